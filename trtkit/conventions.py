@@ -1,0 +1,40 @@
+"""Names that more than one room, or the outside world, relies on: files, headers, metrics, models."""
+
+from __future__ import annotations
+
+# Files
+CHECKPOINT_CONFIG = "config.json"
+"""TensorRT-LLM's name for the description beside checkpoint and engine shards."""
+MANIFEST = "trtkit-manifest.json"
+
+
+def rank_file(rank: int) -> str:
+    """Return the file name of one rank's weights in a TensorRT-LLM checkpoint."""
+    return f"rank{rank}.safetensors"
+
+
+# Triton models of the in-flight-batching repository
+ENGINE_MODEL = "tensorrt_llm"
+PREPROCESSING_MODEL = "preprocessing"
+POSTPROCESSING_MODEL = "postprocessing"
+ENSEMBLE_MODEL = "ensemble"
+BLS_MODEL = "tensorrt_llm_bls"
+TEXT_MODELS = (ENSEMBLE_MODEL, BLS_MODEL)
+"""Models that take text in and give text out; the proxy counts their prompts with the tokenizer."""
+
+# Request metadata understood by the proxy (lower case, as gRPC requires)
+CLASS_HEADER = "x-trtkit-class"
+TENANT_HEADER = "x-trtkit-tenant"
+REQUEST_ID_HEADER = "x-request-id"
+TRITON_GRPC_ERROR_HEADER = "triton_grpc_error"
+
+# Response metadata sent by the proxy
+REASON_TRAILER = "trtkit-reason"
+CLASS_TRAILER = "trtkit-class"
+DEADLINE_TRAILER = "trtkit-deadline-ms"
+QUEUE_TRAILER = "trtkit-queue-ms"
+CLIPPED_TRAILER = "trtkit-max-tokens-clipped"
+PUSHBACK_TRAILER = "grpc-retry-pushback-ms"
+"""gRFC A6: signed milliseconds to wait before a retry; negative means do not retry."""
+
+METRIC_PREFIX = "trtkit_proxy_"
