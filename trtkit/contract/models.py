@@ -192,8 +192,6 @@ class Admission(_Section):
 
     kv_fraction: Fraction = 0.75
     """Share of the KV pool that admitted requests may reserve; the rest is headroom."""
-    prefill_ms: Milliseconds = 200.0
-    """Work in un-prefilled prompt tokens that may be in flight, as time."""
     max_queue: Annotated[int, Field(ge=1, le=1_000_000)] = 512
     """Requests that may wait, all classes together."""
     starvation_ms: Milliseconds = 30_000.0

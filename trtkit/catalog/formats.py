@@ -1,0 +1,48 @@
+"""Weight and KV-cache formats, and which back end takes which. Data only; the plan decides with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class WeightFacts:
+    """One weight format in TensorRT-LLM's terms (``quantization.quant_algo`` of a checkpoint)."""
+
+    quant_algo: str | None
+    weight_bits: int
+    scale_per_row: bool = False
+    """One scale per output channel, in the model's data type, beside the weights."""
+
+
+WEIGHTS: dict[str, WeightFacts] = {
+    "none": WeightFacts(None, 16),
+    "int8-wo": WeightFacts("W8A16", 8, scale_per_row=True),
+    "int8-sq": WeightFacts("W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN", 8, scale_per_row=True),
+    "fp8": WeightFacts("FP8", 8),
+    "fp8-rowwise": WeightFacts("FP8_PER_CHANNEL_PER_TOKEN", 8, scale_per_row=True),
+    "int4-awq": WeightFacts("W4A16_AWQ", 4),
+    "int4-gptq": WeightFacts("W4A16_GPTQ", 4),
+    "w4a8-awq": WeightFacts("W4A8_AWQ", 4),
+}
+
+KV_CACHE: dict[str, str | None] = {"auto": None, "int8": "INT8", "fp8": "FP8"}
+"""Contract name to ``quantization.kv_cache_quant_algo``."""
+
+
+@dataclass(frozen=True)
+class BackendFacts:
+    """What one back end of this release takes."""
+
+    weights: tuple[str, ...]
+    kv_cache: tuple[str, ...]
+    tokens_per_block: tuple[int, ...]
+    max_ranks: int
+    needs_gpu: bool
+
+
+BACKENDS: dict[str, BackendFacts] = {
+    # OpenVINO's CPU plugin has one block size.
+    "cpu": BackendFacts(("none", "int8-wo"), ("auto",), (32,), max_ranks=1, needs_gpu=False),
+}
+"""Back ends that this release builds for."""

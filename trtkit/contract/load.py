@@ -1,0 +1,177 @@
+"""Read a contract file: YAML with line numbers, overrides, and every problem at once."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from trtkit.contract.models import Contract
+from trtkit.errors import ContractError, InputError, Problem
+
+Key = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class ContractFile:
+    """A contract together with the place of each key, so that later stages can point at lines."""
+
+    contract: Contract
+    path: Path
+    lines: Mapping[Key, int]
+
+    def locate(self, problem: Problem) -> Problem:
+        """Return the problem with file and line filled in from its dotted key."""
+        key: Key = tuple(problem.key.split(".")) if problem.key else ()
+        return replace(problem, file=str(self.path), line=_line_of(key, self.lines))
+
+
+def load_contract(path: Path, overrides: Sequence[str] = ()) -> ContractFile:
+    """Read, override and validate one contract.
+
+    Args:
+        path: YAML file.
+        overrides: ``a.b.c=value`` each; the value is parsed as YAML, so types survive.
+
+    Raises:
+        InputError: The file cannot be read or an override is malformed.
+        ContractError: The content is wrong; all problems are listed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputError("there is no such contract", path=path, hint="name a YAML file with `kind: Contract`") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read as UTF-8 text: {error}", path=path) from error
+    raw, lines, problems = _parse(text, path)
+    if problems:
+        raise ContractError(problems)
+    if not isinstance(raw, dict):
+        raise ContractError([Problem("a contract is a mapping of keys to values", file=str(path), line=1)])
+    for override in overrides:
+        _apply(raw, lines, override)
+    try:
+        contract = Contract.model_validate(raw)
+    except ValidationError as error:
+        raise ContractError([_explain(item, path, lines) for item in error.errors()]) from None
+    return ContractFile(contract, path, lines)
+
+
+def _parse(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Problem]]:
+    """Return plain data, the line of every key, and what is wrong with the YAML itself."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        message = f"not valid YAML: {getattr(error, 'problem', None) or error}"
+        return None, {}, [Problem(message, file=str(path), line=mark.line + 1 if mark else None)]
+    lines: dict[Key, int] = {}
+    problems = []
+    for key, line in _walk(root, ()):
+        if key in lines:
+            hint = f"keep one of them; the first is on line {lines[key]}"
+            problems.append(Problem("the key is given twice", _dotted(key), hint, str(path), line))
+        lines[key] = line
+    return data, lines, problems
+
+
+def _walk(node: yaml.Node | None, prefix: Key) -> Iterator[tuple[Key, int]]:
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            key = (*prefix, name.value)
+            yield key, name.start_mark.line + 1
+            yield from _walk(value, key)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            key = (*prefix, index)
+            yield key, value.start_mark.line + 1
+            yield from _walk(value, key)
+
+
+def _apply(raw: dict[str, Any], lines: dict[Key, int], override: str) -> None:
+    name, separator, value = override.partition("=")
+    if not separator or not name:
+        raise InputError(f"--set {override}: expected KEY=VALUE", hint="for instance --set engine.limits.max_batch_size=8")
+    *parents, leaf = name.split(".")
+    section: Any = raw
+    for parent in parents:
+        section = section.setdefault(parent, {}) if isinstance(section, dict) else None
+    if not isinstance(section, dict):
+        raise InputError(f"--set {override}: {'.'.join(parents)} is not a section")
+    try:
+        section[leaf] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise InputError(f"--set {override}: the value is not valid YAML: {error}") from error
+    lines.pop((*parents, leaf), None)
+
+
+def _explain(item: Any, path: Path, lines: Mapping[Key, int]) -> Problem:
+    """Turn one pydantic error into what, allowed values and the nearest match."""
+    key: Key = tuple(part for part in item["loc"] if part != "[key]")
+    kind, given = item["type"], item.get("input")
+    message, hint = f"{item['msg']}, got {given!r}", ""
+    if kind == "extra_forbidden":
+        names = list(_fields_at(key[:-1]))
+        message, hint = "unknown key", f"{_nearest(str(key[-1]), names)}allowed here: {', '.join(names)}"
+    elif kind == "missing":
+        message, hint = "the key is required", _description_at(key)
+    elif kind == "enum":
+        allowed = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+        message, hint = f"{given!r} is not one of {', '.join(allowed)}", _nearest(str(given), allowed).rstrip("; ")
+    elif kind.startswith("value_error"):
+        message = item["msg"].removeprefix("Value error, ")
+    elif kind in ("float_type", "float_parsing") and str(key[-1]).endswith("_ms"):
+        message, hint = f"expected a number of milliseconds, got {given!r}", "the key carries the unit: write 500, not 500ms"
+    return Problem(message, _dotted(key), hint, str(path), _line_of(key, lines))
+
+
+def _nearest(given: str, allowed: Iterable[str]) -> str:
+    match = difflib.get_close_matches(given, list(allowed), n=1, cutoff=0.5)
+    return f"did you mean `{match[0]}`? " if match else ""
+
+
+def _dotted(key: Key) -> str:
+    return ".".join(str(part) for part in key)
+
+
+def _line_of(key: Key, lines: Mapping[Key, int]) -> int | None:
+    """Return the line of the key, or of the nearest section around it."""
+    while key and key not in lines:
+        key = key[:-1]
+    return lines.get(key)
+
+
+def _model_at(key: Key) -> type[BaseModel] | None:
+    """Return the contract section that lives at a key, or None for a plain value."""
+    annotation: Any = Contract
+    for part in key:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            field = annotation.model_fields.get(str(part))
+            if field is None:
+                return None
+            annotation = field.annotation
+        elif get_origin(annotation) is dict:
+            annotation = get_args(annotation)[1]
+        else:
+            return None
+        if get_origin(annotation) in (Union, types.UnionType):
+            annotation = next(arg for arg in get_args(annotation) if arg is not type(None))
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _fields_at(key: Key) -> Iterable[str]:
+    model = _model_at(key)
+    return model.model_fields if model else ()
+
+
+def _description_at(key: Key) -> str:
+    model = _model_at(key[:-1])
+    field = model.model_fields.get(str(key[-1])) if model else None
+    return field.description or "" if field else ""

@@ -1,0 +1,130 @@
+"""Pre-flight checks: each a small named function from contract, model and plan to problems."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from trtkit.catalog.formats import BACKENDS
+from trtkit.contract.models import Contract
+from trtkit.errors import Problem, Severity
+from trtkit.plan.model import ModelConfig
+from trtkit.plan.types import Plan
+
+Check = Callable[[Contract, ModelConfig, Plan], Iterator[Problem]]
+
+
+def backend_problems(contract: Contract) -> list[Problem]:
+    """Return why the contract's back end, formats or parallelism cannot be built; checked before any number."""
+    name = contract.engine.backend.value
+    facts = BACKENDS.get(name)
+    if facts is None:
+        message = f"this release does not build for {name!r}"
+        return [Problem(message, "engine.backend", f"back ends that work: {', '.join(BACKENDS)}")]
+    problems = []
+    weights, kv_cache = contract.quantization.weights.value, contract.quantization.kv_cache.value
+    if weights not in facts.weights:
+        message = f"the {name} back end does not run {weights}"
+        problems.append(Problem(message, "quantization.weights", f"it runs {', '.join(facts.weights)}"))
+    if kv_cache not in facts.kv_cache:
+        message = f"the {name} back end has no {kv_cache} KV cache"
+        problems.append(Problem(message, "quantization.kv_cache", f"use {', '.join(facts.kv_cache)}"))
+    engine = contract.engine
+    if engine.tensor_parallel * engine.pipeline_parallel > facts.max_ranks:
+        message = f"the {name} back end runs on {facts.max_ranks} rank, tensor x pipeline asks for more"
+        problems.append(Problem(message, "engine.tensor_parallel", "set both to 1"))
+    if engine.gpu is not None and not facts.needs_gpu:
+        problems.append(Problem(f"the {name} back end has no target GPU", "engine.gpu", "leave the key out"))
+    if engine.kv_cache.tokens_per_block not in facts.tokens_per_block:
+        allowed = ", ".join(str(size) for size in facts.tokens_per_block)
+        message = f"the {name} back end has blocks of {allowed} tokens, not {engine.kv_cache.tokens_per_block}"
+        problems.append(Problem(message, "engine.kv_cache.tokens_per_block", f"set it to {allowed}"))
+    return problems
+
+
+def sequence_fits_model(_: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """A sequence longer than the model's positions would be read by a position table that does not exist."""
+    if plan.limits.max_seq_len > model.max_position_embeddings:
+        message = f"max_seq_len {plan.limits.max_seq_len} exceeds the model's {model.max_position_embeddings} positions"
+        yield Problem(message, "engine.limits.max_seq_len", f"at most {model.max_position_embeddings}")
+
+
+def prompt_leaves_room(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """The longest prompt must leave at least one token for the answer."""
+    limits = plan.limits
+    if limits.max_input_len >= limits.max_seq_len:
+        message = f"max_input_len {limits.max_input_len} leaves no output within max_seq_len {limits.max_seq_len}"
+        yield Problem(message, "engine.limits.max_input_len", f"at most {limits.max_seq_len - 1}")
+
+
+def step_holds_batch(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Every running request takes one token of each step."""
+    limits = plan.limits
+    if limits.max_num_tokens < limits.max_batch_size:
+        message = f"max_num_tokens {limits.max_num_tokens} is below max_batch_size {limits.max_batch_size}"
+        yield Problem(message, "engine.limits.max_num_tokens", f"at least {limits.max_batch_size}")
+
+
+def pool_holds_sequence(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """One request of full length must fit the share of the KV pool that the proxy hands out."""
+    need, have = plan.limits.max_seq_len, plan.zones.kv_tokens
+    if have < need:
+        pool = plan.memory.kv_tokens
+        message = f"one sequence needs {need} KV tokens, admission may hand out {have} of a pool of {pool}"
+        yield Problem(message, "engine.kv_cache.max_tokens", "enlarge the pool, or lower engine.limits.max_seq_len")
+
+
+def memory_holds_all(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Weights, buffers and a pool of the size asked for must fit the memory."""
+    memory = plan.memory
+    if memory.available_bytes is None:
+        return
+    fixed = memory.weights_bytes + memory.activation_bytes
+    if fixed > memory.available_bytes:
+        message = f"weights and buffers need {_mb(fixed)}, there are {_mb(memory.available_bytes)}"
+        yield Problem(message, "engine.limits", "lower max_num_tokens or max_batch_size, or use a smaller format")
+        return
+    wanted = contract.engine.kv_cache.max_tokens
+    if wanted is not None and memory.kv_tokens < wanted - plan.limits.tokens_per_block:
+        need = wanted * memory.kv_bytes_per_token
+        message = f"a pool of {wanted} tokens needs {_mb(need)}; {_mb(memory.kv_pool_bytes)} are left for it"
+        yield Problem(message, "engine.kv_cache.max_tokens", f"at most {memory.kv_tokens}")
+
+
+def classes_fit_engine(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """A class may not be promised more than the engine can take."""
+    for name, spec in contract.classes.items():
+        key = f"classes.{name}"
+        if (spec.max_prompt_tokens or 0) > plan.limits.max_input_len:
+            message = f"{spec.max_prompt_tokens} exceeds the engine's max_input_len {plan.limits.max_input_len}"
+            yield Problem(message, f"{key}.max_prompt_tokens", "lower it, or raise engine.limits.max_input_len")
+        cap = spec.max_output_tokens or plan.limits.max_seq_len - 1
+        if spec.default_output_tokens > cap:
+            message = f"{spec.default_output_tokens} exceeds what the class may ask for, {cap}"
+            yield Problem(message, f"{key}.default_output_tokens", f"at most {cap}")
+
+
+def promises_are_consistent(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
+    """A deadline below the first-token promise can never be of use."""
+    for name, spec in contract.classes.items():
+        if spec.ttft_ms and spec.deadline_ms and spec.deadline_ms < spec.ttft_ms:
+            message = f"the deadline {spec.deadline_ms:g} ms is before the first token is due, {spec.ttft_ms:g} ms"
+            yield Problem(message, f"classes.{name}.deadline_ms", "raise it above ttft_ms")
+        if not spec.has_slo:
+            message = f"class {name} promises nothing, so it counts nowhere in goodput"
+            yield Problem(message, f"classes.{name}", "give ttft_ms, tpot_ms or deadline_ms", severity=Severity.WARNING)
+
+
+CHECKS: tuple[Check, ...] = (
+    sequence_fits_model,
+    prompt_leaves_room,
+    step_holds_batch,
+    pool_holds_sequence,
+    memory_holds_all,
+    classes_fit_engine,
+    promises_are_consistent,
+)
+"""All checks, in the order in which their problems are listed."""
+
+
+def _mb(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.0f} MB"

@@ -1,0 +1,121 @@
+"""Contract + model + machine → plan, or every problem at once. Pure."""
+
+from __future__ import annotations
+
+from trtkit.catalog.formats import BACKENDS, KV_CACHE, WEIGHTS
+from trtkit.contract.models import Contract
+from trtkit.errors import ContractError, Problem, Severity
+from trtkit.plan.checks import CHECKS, backend_problems
+from trtkit.plan.kv import kv_bytes_per_token
+from trtkit.plan.machine import Machine
+from trtkit.plan.memory import activation_bytes, kv_pool_tokens, weights_bytes
+from trtkit.plan.model import ModelConfig
+from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Zones
+
+DEFAULT_BATCH_SIZE = 32
+DEFAULT_SEQ_LEN = 2048
+DEFAULT_NUM_TOKENS = 512
+"""Packed tokens per step on a CPU: about 0.25 s of prefill of a 135M model on one core, the pause that others feel."""
+
+
+def make_plan(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
+    """Resolve a contract for one model on one machine.
+
+    Raises:
+        ContractError: The contract asks for something that cannot be; all problems are listed.
+    """
+    problems = backend_problems(contract)
+    if problems:
+        raise ContractError(problems)
+    plan = _resolve(contract, model, machine)
+    problems = [problem for check in CHECKS for problem in check(contract, model, plan)]
+    errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+    if errors:
+        raise ContractError(errors)
+    return _with_warnings(plan, problems)
+
+
+def effective_limits(contract: Contract, model: ModelConfig) -> EngineLimits:
+    """Return the engine's shapes: what the contract gives, and what follows from it."""
+    given = contract.engine.limits
+    max_seq_len = given.max_seq_len or min(model.max_position_embeddings, DEFAULT_SEQ_LEN)
+    return EngineLimits(
+        max_batch_size=given.max_batch_size or DEFAULT_BATCH_SIZE,
+        # At least one token must be left for the answer.
+        max_input_len=given.max_input_len or max_seq_len - 1,
+        max_seq_len=max_seq_len,
+        max_num_tokens=given.max_num_tokens or min(DEFAULT_NUM_TOKENS, max_seq_len),
+        tokens_per_block=contract.engine.kv_cache.tokens_per_block,
+    )
+
+
+def zones_of(limits: EngineLimits, kv_tokens: int, kv_fraction: float) -> Zones:
+    """Return what may be in flight at once.
+
+    Prefill: one and a half engine steps of prompt tokens, enough that the engine never waits for the proxy and too
+    little for a queue to form behind it. KV: the share of the pool that leaves headroom for growth.
+    """
+    block = limits.tokens_per_block
+    return Zones(
+        prefill_tokens=limits.max_num_tokens * 3 // 2,
+        kv_tokens=int(kv_tokens * kv_fraction) // block * block,
+        decode_slots=limits.max_batch_size,
+    )
+
+
+def _resolve(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
+    engine, dtype = contract.engine, contract.model.dtype.value
+    weight_format = contract.quantization.weights.value
+    limits = effective_limits(contract, model)
+    memory = _memory(contract, model, machine, limits)
+    # One core is left to Triton and the proxy.
+    threads = engine.threads or max(1, machine.cores - 1)
+    return Plan(
+        name=contract.name,
+        backend=engine.backend.value,
+        gpu=engine.gpu,
+        tensor_parallel=engine.tensor_parallel,
+        pipeline_parallel=engine.pipeline_parallel,
+        threads=None if BACKENDS[engine.backend.value].needs_gpu else threads,
+        dtype=dtype,
+        model=model,
+        quantization=QuantPlan(
+            weights=weight_format,
+            kv_cache=contract.quantization.kv_cache.value,
+            quant_algo=WEIGHTS[weight_format].quant_algo,
+            kv_cache_quant_algo=KV_CACHE[contract.quantization.kv_cache.value],
+        ),
+        limits=limits,
+        memory=memory,
+        zones=zones_of(limits, memory.kv_tokens, contract.admission.kv_fraction),
+        enable_block_reuse=engine.kv_cache.enable_block_reuse,
+    )
+
+
+def _memory(contract: Contract, model: ModelConfig, machine: Machine, limits: EngineLimits) -> MemoryPlan:
+    kv_cache = contract.engine.kv_cache
+    weights = weights_bytes(model, WEIGHTS[contract.quantization.weights.value], contract.model.dtype.value)
+    activations = activation_bytes(model, limits.max_num_tokens, limits.max_batch_size)
+    per_token = kv_bytes_per_token(contract.engine.backend.value, model)
+    free = None if machine.memory_bytes is None else machine.memory_bytes - weights - activations
+    tokens = kv_pool_tokens(
+        wanted_tokens=kv_cache.max_tokens or limits.max_batch_size * limits.max_seq_len,
+        bytes_per_token=per_token,
+        free_bytes=free,
+        fraction=kv_cache.memory_fraction,
+        tokens_per_block=limits.tokens_per_block,
+    )
+    return MemoryPlan(
+        weights_bytes=weights,
+        activation_bytes=activations,
+        kv_bytes_per_token=per_token,
+        kv_blocks=tokens // limits.tokens_per_block,
+        kv_tokens=tokens,
+        available_bytes=machine.memory_bytes,
+    )
+
+
+def _with_warnings(plan: Plan, problems: list[Problem]) -> Plan:
+    from dataclasses import replace
+
+    return replace(plan, warnings=tuple(problems))
