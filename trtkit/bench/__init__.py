@@ -1,0 +1,1 @@
+"""Load from outside: open-loop arrivals through a real client, and the account of what was kept."""

@@ -1,0 +1,93 @@
+"""From samples to what was kept: latency percentiles, attainment and goodput per class.
+
+The counting rules: an errored, refused or cut-off request is a miss. A class that was promised nothing has no attainment.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trtkit.contract.models import ServiceClass
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One finished request, measured by the client."""
+
+    class_name: str
+    outcome: str
+    """``ok``, or the reason of the failure."""
+    ttft_s: float | None
+    last_s: float | None
+    """From send to last token."""
+    tokens: int
+    text: str = ""
+
+    @property
+    def tpot_s(self) -> float | None:
+        """(last - first) / (n - 1); None below two tokens."""
+        if self.ttft_s is None or self.last_s is None or self.tokens < 2:
+            return None
+        return (self.last_s - self.ttft_s) / (self.tokens - 1)
+
+
+@dataclass(frozen=True)
+class ClassAccount:
+    """What one class got. Times in milliseconds; None where nothing was measured."""
+
+    class_name: str
+    requests: int
+    ok: int
+    ttft_p50_ms: float | None
+    ttft_p99_ms: float | None
+    tpot_p50_ms: float | None
+    tpot_p99_ms: float | None
+    attainment: float | None
+    """Share of the requests that kept every promise; None for a class without promises."""
+    goodput_per_s: float | None
+
+
+def kept(sample: Sample, spec: ServiceClass) -> bool:
+    """Return whether the request kept every promise of its class."""
+    if sample.outcome != "ok" or sample.ttft_s is None or sample.last_s is None:
+        return False
+    limits = ((sample.ttft_s, spec.ttft_ms), (sample.tpot_s, spec.tpot_ms), (sample.last_s, spec.deadline_ms))
+    return all(limit is None or value is None or value * 1e3 <= limit for value, limit in limits)
+
+
+def account(samples: Sequence[Sample], classes: Mapping[str, ServiceClass], duration_s: float) -> list[ClassAccount]:
+    """Return one row per class, in the contract's order."""
+    return [
+        _row(name, spec, [sample for sample in samples if sample.class_name == name], duration_s)
+        for name, spec in classes.items()
+    ]
+
+
+def _row(name: str, spec: ServiceClass, samples: list[Sample], duration_s: float) -> ClassAccount:
+    good = sum(kept(sample, spec) for sample in samples)
+    promised = spec.has_slo and bool(samples)
+    ttft = [sample.ttft_s for sample in samples if sample.ttft_s is not None]
+    tpot = [sample.tpot_s for sample in samples if sample.tpot_s is not None]
+    return ClassAccount(
+        class_name=name,
+        requests=len(samples),
+        ok=sum(sample.outcome == "ok" for sample in samples),
+        ttft_p50_ms=percentile_ms(ttft, 50),
+        ttft_p99_ms=percentile_ms(ttft, 99),
+        tpot_p50_ms=percentile_ms(tpot, 50),
+        tpot_p99_ms=percentile_ms(tpot, 99),
+        attainment=good / len(samples) if promised else None,
+        goodput_per_s=good / duration_s if promised else None,
+    )
+
+
+def percentile_ms(values_s: Iterable[float], percent: int) -> float | None:
+    """Return a percentile in milliseconds, interpolated between samples; None of no samples."""
+    values = sorted(values_s)
+    if not values:
+        return None
+    if len(values) == 1:
+        return values[0] * 1e3
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1] * 1e3

@@ -1,0 +1,57 @@
+"""The ``trtkit`` command: one verb, one file, one function in the library."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+import trtkit
+from trtkit.cli import build, checkpoint, doctor, export, plan, proxy, repo, serve, up
+from trtkit.cli.console import report_error
+from trtkit.errors import TrtkitError
+
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 bug, 2 bad input or usage, 3 could not start, 4 environment lacks something, "
+    "5 a stage failed, 6 gate or verification failed, 7 drift found by a check."
+)
+
+app = typer.Typer(
+    name="trtkit",
+    help="One contract from a Hugging Face checkpoint to SLO-keeping LLM streams from Triton.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for verb in (plan, checkpoint, build, repo, serve, proxy, up, doctor):
+    verb.register(app)
+app.add_typer(export.app, name="export")
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"trtkit {trtkit.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Declare the options that stand before any verb."""
+
+
+def main() -> None:
+    """Run the command line; every expected error becomes one message and its exit code."""
+    try:
+        app()
+    except TrtkitError as error:
+        report_error(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output left (`trtkit plan ... | head`): nothing to say to nobody.
+        sys.stderr.close()
+        sys.exit(0)

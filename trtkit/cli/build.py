@@ -1,0 +1,50 @@
+"""``trtkit build``: every stage from checkpoint to model repository."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from trtkit.cli.console import Output, progress, say, show, show_json
+from trtkit.cli.options import ContractArgument, OutputOption, SetOption
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("build")(build)
+
+
+def build(
+    contract: ContractArgument,
+    overrides: SetOption = [],  # noqa: B006
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show stages, hits and files; write nothing.")] = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Build engine and model repository; what did not change comes from the store."""
+    from trtkit.flow.build import build as run_build
+    from trtkit.flow.build import preview
+    from trtkit.contract import load_contract
+    from trtkit.engine.store import Store
+
+    file = load_contract(contract, overrides)
+    if dry_run:
+        steps = preview(file, Store())
+        if output is Output.JSON:
+            show_json({"schema": 1, "stages": [asdict(step) for step in steps]})
+        else:
+            for step in steps:
+                show(f"{step.stage:<10}{step.state:<10}{step.path}\n{'':<20}{', '.join(step.files)}")
+        return
+    with progress() as report:
+        outcome = run_build(file, Store(), report)
+    for warning in outcome.plan.warnings:
+        say(f"warning: {warning}")
+    if output is Output.JSON:
+        products = [asdict(product) for product in outcome.products]
+        show_json({"schema": 1, "repository": outcome.repository, "stages": products, "plan": asdict(outcome.plan)})
+        return
+    for product in outcome.products:
+        show(f"{product.stage:<10}{'hit' if product.hit else f'{product.seconds:.1f} s':<10}{product.path}")
+    show(f"\nmodel repository: {outcome.repository}")

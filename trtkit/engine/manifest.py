@@ -1,0 +1,80 @@
+"""The manifest: what a build product is made of, in canonical JSON beside the product."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trtkit.conventions import MANIFEST
+from trtkit.errors import InputError
+
+SCHEMA_VERSION = 1
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One product's inputs, files and facts."""
+
+    stage: str
+    key: str
+    inputs: dict[str, Any]
+    """Everything that can change the product's bytes; the key is their SHA-256."""
+    facts: dict[str, Any]
+    """What the stage reported: sizes, seconds, versions."""
+    files: dict[str, dict[str, Any]]
+    """Relative path to ``sha256`` and ``size_bytes``."""
+    trtkit: str
+    schema: int = SCHEMA_VERSION
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest into the folder."""
+        (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """Return the folder's manifest, or None where there is none (the product is not complete).
+
+    Raises:
+        InputError: The file is there but is not a manifest that this version reads.
+    """
+    path = folder / MANIFEST
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        return Manifest(**raw) if raw.get("schema") == SCHEMA_VERSION else None
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"not a trtkit manifest: {error}", path=path, hint="build it again") from error
+
+
+def canonical_json(value: Mapping[str, Any]) -> str:
+    """Return JSON with sorted keys and no spaces, so that equal content has equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def content_key(inputs: Mapping[str, Any]) -> str:
+    """Return the SHA-256 (hex) of the canonical JSON of a stage's inputs."""
+    return hashlib.sha256(canonical_json(inputs).encode()).hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 (hex) of a file, read in bounded chunks."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def list_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return digest and size of every file under a folder, the manifest left out."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    return {
+        path.relative_to(folder).as_posix(): {"sha256": sha256_of(path), "size_bytes": path.stat().st_size}
+        for path in paths
+    }

@@ -1,0 +1,116 @@
+"""The content-addressed store: ``<root>/<stage>/<key>/``. A product is there whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from platformdirs import user_cache_path
+
+import trtkit
+from trtkit.engine.manifest import Manifest, content_key, list_files, read_manifest
+from trtkit.errors import InputError
+
+HOME_VARIABLE = "TRTKIT_HOME"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a build: what decides its bytes, and how to make them in an empty folder."""
+
+    name: str
+    inputs: Mapping[str, Any]
+    run: Callable[[Path], Mapping[str, Any]]
+    """Fill the folder; return facts for the manifest."""
+
+    @property
+    def key(self) -> str:
+        """SHA-256 of the inputs."""
+        return content_key(self.inputs)
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a stage left in the store."""
+
+    stage: str
+    key: str
+    path: Path
+    hit: bool
+    seconds: float
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Store:
+    """Products by stage and key. Safe for several processes: one builds, the others wait and then hit."""
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or default_root()
+
+    def path(self, stage: str, key: str) -> Path:
+        """Return where a product is, or would be."""
+        return self.root / stage / key[:32]
+
+    def find(self, stage: str, key: str) -> Manifest | None:
+        """Return the manifest of a complete product, or None."""
+        try:
+            manifest = read_manifest(self.path(stage, key))
+        except InputError:
+            return None
+        return manifest if manifest is not None and manifest.key == key else None
+
+    def produce(self, stage: Stage) -> Product:
+        """Return the stage's product, making it unless it is there.
+
+        The work happens in a staging folder on the same file system, which is renamed when it is whole and on disk:
+        a kill leaves the store as it was.
+        """
+        started_s = time.monotonic()
+        path = self.path(stage.name, stage.key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
+            manifest = self.find(stage.name, stage.key)
+            hit = manifest is not None
+            if manifest is None:
+                manifest = self._make(stage, path)
+        return Product(stage.name, stage.key, path, hit, time.monotonic() - started_s, manifest.facts)
+
+    def _make(self, stage: Stage, path: Path) -> Manifest:
+        staging = path.with_suffix(".staging")
+        # The lock is ours: whatever lies here was left by a killed build.
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir(parents=True)
+        try:
+            facts = dict(stage.run(staging))
+            manifest = Manifest(
+                stage.name, stage.key, dict(stage.inputs), facts, list_files(staging), trtkit.__version__
+            )
+            manifest.write(staging)
+            sync_tree(staging)
+            shutil.rmtree(path, ignore_errors=True)
+            staging.rename(path)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        return manifest
+
+
+def default_root() -> Path:
+    """Return the store's folder: ``$TRTKIT_HOME``, else the user's cache folder."""
+    given = os.environ.get(HOME_VARIABLE)
+    return Path(given).expanduser().absolute() if given else user_cache_path("trtkit")
+
+
+def sync_tree(folder: Path) -> None:
+    """Flush every file and folder under ``folder`` to disk."""
+    for path in [*folder.rglob("*"), folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Whole jobs, each a walk through the rooms from left to right: build, verify, up."""
