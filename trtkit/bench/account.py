@@ -57,7 +57,9 @@ def kept(sample: Sample, spec: ServiceClass) -> bool:
     return all(limit is None or value is None or value * 1e3 <= limit for value, limit in limits)
 
 
-def account(samples: Sequence[Sample], classes: Mapping[str, ServiceClass], duration_s: float) -> list[ClassAccount]:
+def account(
+    samples: Sequence[Sample], classes: Mapping[str, ServiceClass], duration_s: float
+) -> list[ClassAccount]:
     """Return one row per class, in the contract's order."""
     return [
         _row(name, spec, [sample for sample in samples if sample.class_name == name], duration_s)

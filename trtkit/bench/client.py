@@ -17,7 +17,9 @@ from trtkit.conventions import BLS_MODEL, CLASS_HEADER
 OnText = Callable[[str], None]
 
 
-async def fire(url: str, shots: Sequence[Shot], *, on_done: Callable[[Sample], None] | None = None) -> list[Sample]:
+async def fire(
+    url: str, shots: Sequence[Shot], *, on_done: Callable[[Sample], None] | None = None
+) -> list[Sample]:
     """Send every shot at its time, whatever became of the earlier ones (open loop), and await them all."""
     async with triton.InferenceServerClient(url) as client:
         start_s = time.monotonic()

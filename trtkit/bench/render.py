@@ -14,7 +14,8 @@ def render(rows: Sequence[ClassAccount]) -> str:
     cells = [_HEAD, *(_cells(row) for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(_HEAD))]
     return "\n".join(
-        line[0].ljust(widths[0]) + "".join(f"  {cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True))
+        line[0].ljust(widths[0])
+        + "".join(f"  {cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True))
         for line in cells
     )
 

@@ -19,7 +19,9 @@ def register(app: typer.Typer) -> None:
 def build(
     contract: ContractArgument,
     overrides: SetOption = [],  # noqa: B006
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show stages, hits and files; write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show stages, hits and files; write nothing.")
+    ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Build engine and model repository; what did not change comes from the store."""
@@ -43,7 +45,9 @@ def build(
         say(f"warning: {warning}")
     if output is Output.JSON:
         products = [asdict(product) for product in outcome.products]
-        show_json({"schema": 1, "repository": outcome.repository, "stages": products, "plan": asdict(outcome.plan)})
+        show_json(
+            {"schema": 1, "repository": outcome.repository, "stages": products, "plan": asdict(outcome.plan)}
+        )
         return
     for product in outcome.products:
         show(f"{product.stage:<10}{'hit' if product.hit else f'{product.seconds:.1f} s':<10}{product.path}")

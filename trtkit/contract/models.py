@@ -218,7 +218,9 @@ class Contract(_Section):
     @model_validator(mode="after")
     def _default_class_exists(self) -> Contract:
         if self.default_class is not None and self.default_class not in self.classes:
-            raise ValueError(f"default_class is {self.default_class!r}, the classes are {', '.join(self.classes)}")
+            raise ValueError(
+                f"default_class is {self.default_class!r}, the classes are {', '.join(self.classes)}"
+            )
         return self
 
     @property

@@ -33,7 +33,9 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Write the manifest into the folder."""
-        (folder / MANIFEST).write_text(json.dumps(asdict(self), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        (folder / MANIFEST).write_text(
+            json.dumps(asdict(self), indent=2, sort_keys=True) + "\n", encoding="utf-8"
+        )
 
 
 def read_manifest(folder: Path) -> Manifest | None:

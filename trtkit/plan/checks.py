@@ -36,7 +36,9 @@ def backend_problems(contract: Contract) -> list[Problem]:
         problems.append(Problem(f"the {name} back end has no target GPU", "engine.gpu", "leave the key out"))
     if engine.kv_cache.tokens_per_block not in facts.tokens_per_block:
         allowed = ", ".join(str(size) for size in facts.tokens_per_block)
-        message = f"the {name} back end has blocks of {allowed} tokens, not {engine.kv_cache.tokens_per_block}"
+        message = (
+            f"the {name} back end has blocks of {allowed} tokens, not {engine.kv_cache.tokens_per_block}"
+        )
         problems.append(Problem(message, "engine.kv_cache.tokens_per_block", f"set it to {allowed}"))
     return problems
 
@@ -52,7 +54,9 @@ def prompt_leaves_room(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Pro
     """The longest prompt must leave at least one token for the answer."""
     limits = plan.limits
     if limits.max_input_len >= limits.max_seq_len:
-        message = f"max_input_len {limits.max_input_len} leaves no output within max_seq_len {limits.max_seq_len}"
+        message = (
+            f"max_input_len {limits.max_input_len} leaves no output within max_seq_len {limits.max_seq_len}"
+        )
         yield Problem(message, "engine.limits.max_input_len", f"at most {limits.max_seq_len - 1}")
 
 
@@ -70,7 +74,9 @@ def pool_holds_sequence(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Pr
     if have < need:
         pool = plan.memory.kv_tokens
         message = f"one sequence needs {need} KV tokens, admission may hand out {have} of a pool of {pool}"
-        yield Problem(message, "engine.kv_cache.max_tokens", "enlarge the pool, or lower engine.limits.max_seq_len")
+        yield Problem(
+            message, "engine.kv_cache.max_tokens", "enlarge the pool, or lower engine.limits.max_seq_len"
+        )
 
 
 def memory_holds_all(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
@@ -81,7 +87,9 @@ def memory_holds_all(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator
     fixed = memory.weights_bytes + memory.activation_bytes
     if fixed > memory.available_bytes:
         message = f"weights and buffers need {_mb(fixed)}, there are {_mb(memory.available_bytes)}"
-        yield Problem(message, "engine.limits", "lower max_num_tokens or max_batch_size, or use a smaller format")
+        yield Problem(
+            message, "engine.limits", "lower max_num_tokens or max_batch_size, or use a smaller format"
+        )
         return
     wanted = contract.engine.kv_cache.max_tokens
     if wanted is not None and memory.kv_tokens < wanted - plan.limits.tokens_per_block:
@@ -95,8 +103,12 @@ def classes_fit_engine(contract: Contract, _: ModelConfig, plan: Plan) -> Iterat
     for name, spec in contract.classes.items():
         key = f"classes.{name}"
         if (spec.max_prompt_tokens or 0) > plan.limits.max_input_len:
-            message = f"{spec.max_prompt_tokens} exceeds the engine's max_input_len {plan.limits.max_input_len}"
-            yield Problem(message, f"{key}.max_prompt_tokens", "lower it, or raise engine.limits.max_input_len")
+            message = (
+                f"{spec.max_prompt_tokens} exceeds the engine's max_input_len {plan.limits.max_input_len}"
+            )
+            yield Problem(
+                message, f"{key}.max_prompt_tokens", "lower it, or raise engine.limits.max_input_len"
+            )
         cap = spec.max_output_tokens or plan.limits.max_seq_len - 1
         if spec.default_output_tokens > cap:
             message = f"{spec.default_output_tokens} exceeds what the class may ask for, {cap}"
@@ -107,11 +119,15 @@ def promises_are_consistent(contract: Contract, _: ModelConfig, __: Plan) -> Ite
     """A deadline below the first-token promise can never be of use."""
     for name, spec in contract.classes.items():
         if spec.ttft_ms and spec.deadline_ms and spec.deadline_ms < spec.ttft_ms:
-            message = f"the deadline {spec.deadline_ms:g} ms is before the first token is due, {spec.ttft_ms:g} ms"
+            message = (
+                f"the deadline {spec.deadline_ms:g} ms is before the first token is due, {spec.ttft_ms:g} ms"
+            )
             yield Problem(message, f"classes.{name}.deadline_ms", "raise it above ttft_ms")
         if not spec.has_slo:
             message = f"class {name} promises nothing, so it counts nowhere in goodput"
-            yield Problem(message, f"classes.{name}", "give ttft_ms, tpot_ms or deadline_ms", severity=Severity.WARNING)
+            yield Problem(
+                message, f"classes.{name}", "give ttft_ms, tpot_ms or deadline_ms", severity=Severity.WARNING
+            )
 
 
 CHECKS: tuple[Check, ...] = (

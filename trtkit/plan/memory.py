@@ -45,7 +45,12 @@ def activation_bytes(model: ModelConfig, max_num_tokens: int, max_batch_size: in
 
 
 def kv_pool_tokens(
-    *, wanted_tokens: int, bytes_per_token: int, free_bytes: int | None, fraction: float, tokens_per_block: int
+    *,
+    wanted_tokens: int,
+    bytes_per_token: int,
+    free_bytes: int | None,
+    fraction: float,
+    tokens_per_block: int,
 ) -> int:
     """Return the size of the KV pool in tokens, a whole number of blocks.
 

@@ -28,7 +28,10 @@ def render(plan: Plan) -> str:
             ("weights", _mb(memory.weights_bytes)),
             ("step buffers", _mb(memory.activation_bytes)),
             ("KV per token", f"{memory.kv_bytes_per_token:,} B"),
-            ("KV pool", f"{memory.kv_tokens} tokens = {memory.kv_blocks} blocks = {_mb(memory.kv_pool_bytes)}"),
+            (
+                "KV pool",
+                f"{memory.kv_tokens} tokens = {memory.kv_blocks} blocks = {_mb(memory.kv_pool_bytes)}",
+            ),
             ("available", available),
         ],
         "zones (what the proxy lets in flight)": [

@@ -1,0 +1,92 @@
+from pathlib import Path
+
+import pytest
+
+from trtkit.contract import load_contract
+from trtkit.errors import ContractError, InputError
+
+CONTRACT = """\
+name: tiny
+model:
+  source: folder
+classes:
+  interactive:
+    priority: 1
+    ttft_ms: 300
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text: str) -> Path:
+        path = tmp_path / "contract.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def problems_of(path: Path, *overrides: str):
+    with pytest.raises(ContractError) as caught:
+        load_contract(path, overrides)
+    return {problem.key: problem for problem in caught.value.problems}
+
+
+def test_defaults_fill_what_is_left_out(write):
+    contract = load_contract(write(CONTRACT)).contract
+    assert contract.fallback_class == "interactive"
+    assert contract.engine.backend.value == "cpu"
+    assert contract.classes["interactive"].queue_limit_ms == 300
+
+
+def test_all_problems_are_reported_at_once_with_their_lines(write):
+    text = CONTRACT.replace("ttft_ms: 300", "ttft: 300").replace("name: tiny", "nmae: tiny")
+    problems = problems_of(write(text))
+    assert set(problems) == {"name", "nmae", "classes.interactive.ttft"}
+    assert problems["classes.interactive.ttft"].line == 7
+    assert "did you mean `ttft_ms`" in problems["classes.interactive.ttft"].hint
+
+
+@pytest.mark.parametrize("value", ["500us", "0", "-5", ".inf", ".nan", "1e99", "true"])
+def test_a_time_must_be_a_sensible_number_of_milliseconds(write, value):
+    problem = problems_of(write(CONTRACT.replace("300", value)))["classes.interactive.ttft_ms"]
+    assert problem.line == 7
+
+
+def test_an_unknown_format_names_the_allowed_ones(write):
+    problem = problems_of(write(CONTRACT + "quantization: {weights: int8wo}\n"))["quantization.weights"]
+    assert "int8-sq" in problem.message
+    assert "`int8-wo`" in problem.hint
+
+
+def test_a_key_given_twice_is_an_error(write):
+    problem = problems_of(write(CONTRACT + "name: other\n"))["name"]
+    assert (problem.line, problem.message) == (8, "the key is given twice")
+
+
+def test_overrides_keep_yaml_types_and_are_validated(write):
+    contract = load_contract(write(CONTRACT), ["engine.limits.max_batch_size=4", "name=other"]).contract
+    assert (contract.engine.limits.max_batch_size, contract.name) == (4, "other")
+    assert "engine.limits.max_batch_size" in problems_of(write(CONTRACT), "engine.limits.max_batch_size=four")
+
+
+def test_a_default_class_must_exist(write):
+    with pytest.raises(ContractError, match="the classes are interactive"):
+        load_contract(write(CONTRACT + "default_class: gold\n"))
+
+
+@pytest.mark.parametrize("override", ["novalue", "name.part=1", "=3"])
+def test_a_malformed_override_is_refused(write, override):
+    with pytest.raises(InputError, match="--set"):
+        load_contract(write(CONTRACT), [override])
+
+
+@pytest.mark.parametrize(("text", "said"), [("a: [", "not valid YAML"), ("- 1", "mapping"), ("", "mapping")])
+def test_what_is_not_a_contract_is_named(write, text, said):
+    with pytest.raises(ContractError, match=said):
+        load_contract(write(text))
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match="no such contract"):
+        load_contract(tmp_path / "absent.yaml")

@@ -1,0 +1,83 @@
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from trtkit.conventions import MANIFEST
+from trtkit.engine.manifest import content_key, read_manifest
+from trtkit.engine.store import Stage, Store
+
+
+def stage(inputs, run=None, name="convert"):
+    def write(out):
+        (out / "weights").write_bytes(b"abc")
+        return {"tensors": 1}
+
+    return Stage(name, inputs, run or write)
+
+
+def test_a_second_run_is_a_hit(tmp_path):
+    store = Store(tmp_path)
+    first, second = store.produce(stage({"a": 1})), store.produce(stage({"a": 1}))
+    assert (first.hit, second.hit, first.path) == (False, True, second.path)
+    assert second.facts == {"tensors": 1}
+
+
+def test_the_manifest_lists_digest_and_size_of_every_file(tmp_path):
+    product = Store(tmp_path).produce(stage({"a": 1}))
+    manifest = read_manifest(product.path)
+    digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert manifest.files == {"weights": {"sha256": digest, "size_bytes": 3}}
+    assert manifest.inputs == {"a": 1}
+
+
+def test_the_key_depends_on_content_and_not_on_order():
+    assert content_key({"a": 1, "b": {"c": 2, "d": 3}}) == content_key({"b": {"d": 3, "c": 2}, "a": 1})
+    assert content_key({"a": 1}) != content_key({"a": 2})
+
+
+def test_a_failed_stage_leaves_nothing(tmp_path):
+    def fail(out):
+        (out / "half").write_bytes(b"x")
+        raise RuntimeError("no")
+
+    store = Store(tmp_path)
+    with pytest.raises(RuntimeError):
+        store.produce(stage({"a": 1}, fail))
+    assert [path.name for path in (tmp_path / "convert").iterdir() if path.is_dir()] == []
+
+
+def test_a_product_without_manifest_is_made_again(tmp_path):
+    store = Store(tmp_path)
+    product = store.produce(stage({"a": 1}))
+    (product.path / MANIFEST).unlink()
+    assert not store.produce(stage({"a": 1})).hit
+
+
+def test_a_product_with_a_broken_manifest_is_made_again(tmp_path):
+    store = Store(tmp_path)
+    product = store.produce(stage({"a": 1}))
+    (product.path / MANIFEST).write_text("{")
+    assert not store.produce(stage({"a": 1})).hit
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from trtkit.engine.store import Stage, Store
+def run(out):
+    (out / "half").write_bytes(b"x")
+    os.kill(os.getpid(), signal.SIGKILL)
+Store(Path(sys.argv[1])).produce(Stage("convert", {"a": 1}, run))
+"""
+
+
+def test_a_killed_build_leaves_no_product_and_does_not_block_the_next(tmp_path):
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, env=os.environ)
+    assert killed.returncode == -signal.SIGKILL
+    store = Store(tmp_path)
+    assert store.find("convert", content_key({"a": 1})) is None
+    product = store.produce(stage({"a": 1}))
+    assert sorted(path.name for path in product.path.iterdir()) == [MANIFEST, "weights"]

@@ -1,0 +1,99 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtkit.errors import ContractError
+from trtkit.plan import Machine, make_plan
+from trtkit.plan.memory import kv_pool_tokens
+from trtkit.plan.render import render
+
+
+def test_smollm2_int8_weights_are_what_its_parts_add_up_to(contract_with, smollm2, machine):
+    plan = make_plan(contract_with(quantization={"weights": "int8-wo"}), smollm2, machine)
+    # Per layer: qkv 960x576 + dense 576x576 + fc, gate 1536x576 + proj 576x1536 at one byte, a bfloat16 scale for each
+    # of 5184 rows, two norms of 576 bfloat16; then embedding, head and the last norm in bfloat16.
+    per_layer = 960 * 576 + 576 * 576 + 3 * 1536 * 576 + 2 * (960 + 576 + 2 * 1536 + 576) + 2 * 2 * 576
+    assert plan.memory.weights_bytes == 30 * per_layer + 2 * 2 * 49152 * 576 + 2 * 576
+
+
+def test_zones_follow_from_limits_and_pool(contract_with, smollm2, machine):
+    engine = {
+        "limits": {"max_batch_size": 8, "max_num_tokens": 256, "max_seq_len": 1024},
+        "kv_cache": {"max_tokens": 4096},
+    }
+    zones = make_plan(contract_with(engine=engine), smollm2, machine).zones
+    assert (zones.prefill_tokens, zones.kv_tokens, zones.decode_slots) == (384, 3072, 8)
+
+
+def test_one_core_is_left_to_server_and_proxy(contract_with, smollm2, machine):
+    assert make_plan(contract_with(), smollm2, replace(machine, cores=8)).threads == 7
+    assert make_plan(contract_with(), smollm2, replace(machine, cores=1)).threads == 1
+
+
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"engine": {"backend": "tensorrt"}}, "engine.backend"),
+        ({"engine": {"tensor_parallel": 2}}, "engine.tensor_parallel"),
+        ({"engine": {"gpu": "h100-sxm"}}, "engine.gpu"),
+        ({"engine": {"kv_cache": {"tokens_per_block": 64}}}, "engine.kv_cache.tokens_per_block"),
+        ({"quantization": {"weights": "fp8"}}, "quantization.weights"),
+        ({"quantization": {"kv_cache": "int8"}}, "quantization.kv_cache"),
+        ({"engine": {"limits": {"max_seq_len": 9000}}}, "engine.limits.max_seq_len"),
+        ({"engine": {"limits": {"max_seq_len": 512, "max_input_len": 512}}}, "engine.limits.max_input_len"),
+        ({"engine": {"limits": {"max_num_tokens": 16}}}, "engine.limits.max_num_tokens"),
+        ({"engine": {"kv_cache": {"max_tokens": 1024}}}, "engine.kv_cache.max_tokens"),
+        ({"engine": {"kv_cache": {"max_tokens": 10**7}}}, "engine.kv_cache.max_tokens"),
+        ({"engine": {"limits": {"max_batch_size": 200_000, "max_num_tokens": 200_000}}}, "engine.limits"),
+        ({"classes": {"a": {"priority": 1, "max_prompt_tokens": 4000}}}, "classes.a.max_prompt_tokens"),
+        (
+            {"classes": {"a": {"priority": 1, "default_output_tokens": 4000}}},
+            "classes.a.default_output_tokens",
+        ),
+        ({"classes": {"a": {"priority": 1, "ttft_ms": 500, "deadline_ms": 400}}}, "classes.a.deadline_ms"),
+    ],
+)
+def test_each_impossible_wish_is_refused_by_its_key_and_with_a_fix(
+    contract_with, smollm2, machine, sections, key
+):
+    with pytest.raises(ContractError) as caught:
+        make_plan(contract_with(**sections), smollm2, machine)
+    problems = {problem.key: problem for problem in caught.value.problems}
+    assert key in problems
+    assert problems[key].hint
+
+
+def test_a_class_without_promise_is_a_warning(contract_with, smollm2, machine):
+    plan = make_plan(contract_with(classes={"a": {"priority": 1}}), smollm2, machine)
+    assert [warning.key for warning in plan.warnings] == ["classes.a"]
+
+
+@given(
+    wanted=st.integers(0, 10**6),
+    free=st.integers(-(10**9), 10**12),
+    fraction=st.floats(0.01, 1),
+    more=st.integers(0, 10**9),
+)
+def test_the_pool_is_whole_blocks_within_its_share_and_grows_with_memory(wanted, free, fraction, more):
+    def pool(free_bytes: int) -> int:
+        return kv_pool_tokens(
+            wanted_tokens=wanted,
+            bytes_per_token=1000,
+            free_bytes=free_bytes,
+            fraction=fraction,
+            tokens_per_block=32,
+        )
+
+    tokens = pool(free)
+    assert tokens % 32 == 0
+    assert tokens <= wanted
+    assert tokens * 1000 <= fraction * max(free, 0) + 1
+    assert pool(free + more) >= tokens
+
+
+def test_a_person_sees_every_zone(contract_with, smollm2):
+    text = render(make_plan(contract_with(), smollm2, Machine(cores=2, memory_bytes=None)))
+    for part in ("prefill", "KV per token", "decode", "unknown"):
+        assert part in text

@@ -1,0 +1,144 @@
+"""The flow of a build: source → plan → checkpoint → engine → model repository.
+
+Each stage has a content key over everything that can change its bytes, so a second build is a hit and one change
+rebuilds only what follows from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import trtkit
+from trtkit.catalog.formats import WEIGHTS
+from trtkit.checkpoint.convert import ConversionReport, convert
+from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.source import resolve as resolve_source
+from trtkit.contract import ContractFile
+from trtkit.engine.backend import backend_for
+from trtkit.engine.manifest import sha256_of
+from trtkit.engine.store import Product, Stage, Store
+from trtkit.errors import ContractError
+from trtkit.plan import Machine, Plan, make_plan
+from trtkit.plan.types import QuantPlan
+
+Report = Callable[[str, int, "int | None"], None]
+
+
+@dataclass(frozen=True)
+class BuildOutcome:
+    """What a build resolved and where its products are."""
+
+    plan: Plan
+    source: Path
+    products: tuple[Product, ...]
+    repository: Path
+    """The Triton model repository."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of a dry run."""
+
+    stage: str
+    state: str
+    """``hit``, ``build``, or ``unknown`` when an earlier stage has to run first."""
+    path: str
+    files: tuple[str, ...]
+
+
+def this_machine() -> Machine:
+    """Look at the machine: usable cores and physical memory."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Machine(cores=len(os.sched_getaffinity(0)), memory_bytes=memory)
+
+
+def resolve(file: ContractFile, store: Store, report: Report) -> tuple[HfCheckpoint, Plan]:
+    """Fetch or find the contract's source, and make the plan for this machine.
+
+    Raises:
+        InputError: The source or the contract is wrong; plan problems name the contract's lines.
+    """
+    folder = resolve_source(file.contract.model.source, file.path.parent, store.root / "source", report)
+    source = HfCheckpoint.open(folder)
+    try:
+        return source, make_plan(file.contract, source.config, this_machine())
+    except ContractError as error:
+        raise ContractError([file.locate(problem) for problem in error.problems]) from None
+
+
+def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
+    """Run every stage that is not in the store.
+
+    Raises:
+        TrtkitError: A stage failed; earlier products stay, nothing half-made does.
+    """
+    source, plan = resolve(file, store, report)
+    checkpoint = store.produce(convert_stage(source, plan, report))
+    engine = store.produce(compile_stage(checkpoint, plan, report))
+    repository = store.produce(repo_stage(engine, source, plan, report))
+    return BuildOutcome(plan, source.folder, (checkpoint, engine, repository), repository.path)
+
+
+def convert_stage(source: HfCheckpoint, plan: Plan, report: Report) -> Stage:
+    """Hugging Face folder → TensorRT-LLM checkpoint."""
+
+    def run(out: Path) -> Mapping[str, Any]:
+        outcome = convert(
+            source, out / "checkpoint", dtype=plan.dtype, quantization=plan.quantization, progress=report
+        )
+        return asdict(outcome)
+
+    inputs = {
+        "trtkit": trtkit.__version__,
+        "source": {path.name: sha256_of(path) for path in source.files},
+        "dtype": plan.dtype,
+        "quantization": asdict(plan.quantization),
+    }
+    return Stage("convert", inputs, run)
+
+
+def compile_stage(checkpoint: Product, plan: Plan, report: Report) -> Stage:
+    """Checkpoint → engine."""
+    backend = backend_for(plan.backend)
+
+    def run(out: Path) -> Mapping[str, Any]:
+        report("compile", 0, None)
+        facts = backend.compile(checkpoint.path / "checkpoint", out, plan)
+        report("compile", 1, 1)
+        return facts
+
+    inputs = {
+        "trtkit": trtkit.__version__,
+        "checkpoint": checkpoint.key,
+        "backend": dict(backend.versions()),
+        "limits": asdict(plan.limits),
+        "kv_blocks": plan.memory.kv_blocks,
+        "enable_block_reuse": plan.enable_block_reuse,
+        "threads": plan.threads,
+    }
+    return Stage("compile", inputs, run)
+
+
+def repo_stage(engine: Product, source: HfCheckpoint, plan: Plan, report: Report) -> Stage:
+    """Engine → Triton model repository."""
+    from trtkit.triton.repository import install, render, write
+
+    files = render(plan)
+
+    def run(out: Path) -> Mapping[str, Any]:
+        report("repo", 0, None)
+        write(files, out)
+        install(out, engine.path, source.folder)
+        report("repo", 1, 1)
+        return {"models": sorted({name.split("/")[0] for name in files if "/" in name})}
+
+    inputs = {
+        "engine": engine.key,
+        "tokenizer": {path.name: sha256_of(path) for path in source.tokenizer_files},
+        "files": {name: content.decode() for name, content in files.items()},
+    }
+    return Stage("repo", inputs, run)

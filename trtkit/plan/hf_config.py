@@ -1,0 +1,182 @@
+"""A Hugging Face ``config.json`` → :class:`ModelConfig`, or every problem at once. Pure.
+
+Read as data, without transformers: a file that is newer than any library stays readable. A key that would change
+the result and that the engine cannot honour is an error; a key that nobody knows is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trtkit.catalog.architectures import ARCHITECTURES, Architecture
+from trtkit.errors import ContractError, Problem, Severity
+from trtkit.plan.hf_fields import Fields
+from trtkit.plan.hf_rope import ROPE_KEYS, read_rope
+from trtkit.plan.model import ModelConfig
+
+_TOKEN_KEYS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
+_DTYPE_KEYS = ("dtype", "torch_dtype")
+_WINDOW_KEYS = frozenset({"sliding_window", "layer_types"})
+_DTYPES = {"bfloat16", "float16", "float32"}
+
+
+def parse_hf_config(
+    raw: Mapping[str, Any], *, file: str = "config.json", generation: Mapping[str, Any] | None = None
+) -> tuple[ModelConfig, list[Problem]]:
+    """Normalise a configuration; return it with its warnings. ``generation`` is ``generation_config.json``.
+
+    Raises:
+        ContractError: The configuration cannot be honoured; all errors are listed.
+    """
+    arch = find_architecture(raw, file)
+    fields = Fields(raw, file)
+    config = _read(fields, arch, generation or {})
+    _check_geometry(fields, config)
+    _check_window(fields, arch, config)
+    _check_other_keys(fields, arch)
+    errors = [problem for problem in fields.problems if problem.severity is Severity.ERROR]
+    if errors:
+        raise ContractError(errors)
+    return config, fields.problems
+
+
+def find_architecture(raw: Mapping[str, Any], file: str = "config.json") -> Architecture:
+    """Return the catalog's entry for the class named in ``architectures``.
+
+    Raises:
+        ContractError: There is none; the supported ones are listed.
+    """
+    names = raw.get("architectures")
+    supported = "supported: " + ", ".join(ARCHITECTURES)
+    if not isinstance(names, list) or not names:
+        raise ContractError([Problem("the field is missing", key="architectures", hint=supported, file=file)])
+    if names[0] not in ARCHITECTURES:
+        message = f"{names[0]!r} is not supported"
+        raise ContractError([Problem(message, key="architectures", hint=supported, file=file)])
+    return ARCHITECTURES[names[0]]
+
+
+def _read(fields: Fields, arch: Architecture, generation: Mapping[str, Any]) -> ModelConfig:
+    def args(name: str) -> tuple[Any, ...]:
+        return (arch.keys[name], arch.defaults[name]) if name in arch.defaults else (arch.keys[name],)
+
+    num_heads, hidden_size = fields.count(*args("num_heads")), fields.count(*args("hidden_size"))
+    rotary_base, rotary_scaling = read_rope(fields, arch)
+    bos, eos, pad = (_token_ids(fields, name, generation) for name in ("bos", "eos", "pad"))
+    if not eos:
+        fields.warn("eos_token_id", "no token ends an answer: only max_tokens will")
+    return ModelConfig(
+        architecture=arch.name,
+        hidden_size=hidden_size,
+        num_layers=fields.count(*args("num_layers")),
+        num_heads=num_heads,
+        num_kv_heads=fields.count(*args("num_kv_heads")) or num_heads,
+        head_size=fields.count(*args("head_size")) or _head_size(fields, hidden_size, num_heads),
+        intermediate_size=fields.count(*args("intermediate_size")),
+        vocab_size=fields.count(*args("vocab_size")),
+        hidden_act=_activation(fields, arch, args("hidden_act")),
+        norm_epsilon=fields.number(*args("norm_epsilon")),
+        max_position_embeddings=fields.count(*args("max_position_embeddings")),
+        rotary_base=rotary_base,
+        rotary_scaling=rotary_scaling,
+        attn_bias=fields.flag(*args("attn_bias")),
+        mlp_bias=fields.flag(*args("mlp_bias")),
+        tie_word_embeddings=fields.flag(*args("tie_word_embeddings")),
+        dtype=_dtype(fields),
+        bos_token_id=bos[0] if bos else None,
+        eos_token_ids=eos,
+        pad_token_id=pad[0] if pad else None,
+    )
+
+
+def _head_size(fields: Fields, hidden_size: int, num_heads: int) -> int:
+    if hidden_size % num_heads:
+        fields.error(
+            "head_dim",
+            f"is absent, and hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads}",
+        )
+    return max(1, hidden_size // num_heads)
+
+
+def _activation(fields: Fields, arch: Architecture, args: tuple[Any, ...]) -> str:
+    key, value = fields.value(*args)
+    if value not in arch.activations:
+        fields.error(
+            key, f"{arch.name} engines do not have {value!r}", f"known: {', '.join(arch.activations)}"
+        )
+    return arch.activations.get(value, "")
+
+
+def _dtype(fields: Fields) -> str:
+    key, value = fields.value(_DTYPE_KEYS, None)
+    if value is None:
+        fields.warn(_DTYPE_KEYS[0], "is absent; float32 is assumed, as transformers does")
+        return "float32"
+    name = str(value).removeprefix("torch.")
+    if name not in _DTYPES:
+        fields.error(key, f"{value!r} is not one of {', '.join(sorted(_DTYPES))}")
+    return name
+
+
+def _token_ids(fields: Fields, name: str, generation: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the ids of one special token; as in transformers, ``generation_config.json`` goes first."""
+    key = f"{name}_token_id"
+    value = generation[key] if generation.get(key) is not None else fields.raw.get(key)
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
+        fields.error(key, f"must be a token id or a list of them, is {value!r}")
+        return ()
+    # -1 is how early conversions wrote "none".
+    return tuple(dict.fromkeys(token for token in ids if token >= 0))
+
+
+def _check_geometry(fields: Fields, config: ModelConfig) -> None:
+    if config.num_heads % config.num_kv_heads:
+        fields.error(
+            "num_key_value_heads",
+            f"{config.num_heads} query heads cannot share {config.num_kv_heads} KV heads evenly",
+        )
+    if config.head_size % 2:
+        fields.error("head_dim", f"rotary embeddings need an even head size, is {config.head_size}")
+    for key, ids in (
+        ("bos", (config.bos_token_id,)),
+        ("eos", config.eos_token_ids),
+        ("pad", (config.pad_token_id,)),
+    ):
+        for token in ids:
+            if token is not None and token >= config.vocab_size:
+                fields.warn(f"{key}_token_id", f"{token} is outside the vocabulary of {config.vocab_size}")
+
+
+def _check_window(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
+    """Refuse attention that does not see every earlier token: the window is no part of the checkpoint."""
+    kinds = fields.raw.get("layer_types") or []
+    if any(kind != "full_attention" for kind in kinds):
+        fields.error("layer_types", "only full_attention is supported for this architecture")
+    window = fields.raw.get("sliding_window", arch.sliding_window_default)
+    if window is None or fields.raw.get("use_sliding_window") is False:
+        return
+    if not isinstance(window, int) or 0 < window < config.max_position_embeddings:
+        fields.error(
+            "sliding_window",
+            f"attention reaches back {window} tokens only, which this architecture's engine cannot honour",
+            f"lower max_position_embeddings to {window}: up to there the window changes nothing",
+        )
+
+
+def _check_other_keys(fields: Fields, arch: Architecture) -> None:
+    """Compare every remaining key with what is known: neutral, ignorable, or neither."""
+    read = {key for keys in arch.keys.values() for key in keys} | ROPE_KEYS | _TOKEN_KEYS | _WINDOW_KEYS
+    for key, value in fields.raw.items():
+        if key in read or key in _DTYPE_KEYS or key in arch.ignorable:
+            continue
+        if key == "quantization_config" and value is not None:
+            fields.error(key, "the checkpoint is quantized already", "give the checkpoint it was made from")
+        elif key in arch.neutral:
+            if value is not None and value not in arch.neutral[key]:
+                fields.error(
+                    key, f"{value!r} would change the result, and {arch.name} engines cannot honour it"
+                )
+        elif value is not None:
+            fields.warn(key, "the field is not known and is not used")

@@ -1,0 +1,81 @@
+"""Rotary embeddings in ``config.json``: the spellings of transformers 4 and 5, reduced to one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trtkit.catalog.architectures import Architecture
+from trtkit.catalog.architectures.architecture import RopeType
+from trtkit.plan.hf_fields import Fields
+
+ROPE_KEYS = frozenset({"rope_theta", "rope_scaling", "rope_parameters"})
+
+
+def read_rope(fields: Fields, arch: Architecture) -> tuple[float, dict[str, Any] | None]:
+    """Return the base frequency and TensorRT-LLM's ``rotary_scaling`` (None without scaling)."""
+    blocks = {key: _block(fields, key) for key in ("rope_parameters", "rope_scaling")}
+    flat = {**fields.raw, **{f"{key}.rope_theta": block.get("rope_theta") for key, block in blocks.items()}}
+    spellings = (*arch.keys["rotary_base"], *(f"{key}.rope_theta" for key in blocks))
+    reader = Fields(flat, fields.file)
+    base = reader.number(spellings, arch.defaults["rotary_base"])
+    fields.problems += reader.problems
+    scalings = [(key, _scaling(fields, key, block, arch)) for key, block in blocks.items() if block]
+    if len(scalings) > 1 and scalings[0][1] != scalings[1][1]:
+        fields.error("rope_scaling", "disagrees with rope_parameters", "remove the one that is wrong")
+    return base, scalings[0][1] if scalings else None
+
+
+def _block(fields: Fields, key: str) -> Mapping[str, Any]:
+    value = fields.raw.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        fields.error(key, f"must be an object or null, is {value!r}")
+        return {}
+    if any(isinstance(item, Mapping) for item in value.values()):
+        fields.error(key, "differs between kinds of layers, which this architecture's engine cannot do")
+        return {}
+    return {name: item for name, item in value.items() if item is not None}
+
+
+def _scaling(fields: Fields, key: str, block: Mapping[str, Any], arch: Architecture) -> dict[str, Any] | None:
+    """Check one block against what its type takes; its parameters stay as they are."""
+    names = {block[spelling] for spelling in ("type", "rope_type") if isinstance(block.get(spelling), str)}
+    if len(names) > 1:
+        fields.error(key, f"type says {block['type']!r} while rope_type says {block['rope_type']!r}")
+        return None
+    name = names.pop() if names else "default"
+    values = {k: v for k, v in block.items() if k not in {"type", "rope_type", "rope_theta"}}
+    if values.pop("partial_rotary_factor", 1) != 1:
+        fields.error(f"{key}.partial_rotary_factor", "this architecture's engine rotates whole heads only")
+    if name == "default":
+        for extra in values:
+            fields.error(f"{key}.{extra}", "has no rope_type that would say what it means", "add rope_type")
+        return None
+    if name not in arch.rope_types:
+        known = ", ".join(sorted(arch.rope_types))
+        fields.error(
+            f"{key}.rope_type", f"{arch.name} engines do not know {name!r}", f"known: default, {known}"
+        )
+        return None
+    _check_parameters(fields, key, values, arch.rope_types[name])
+    # Older loaders read `type`, newer ones `rope_type`.
+    return {"type": name, "rope_type": name, **values}
+
+
+def _check_parameters(fields: Fields, key: str, values: dict[str, Any], rope_type: RopeType) -> None:
+    for name in rope_type.required:
+        if name not in values:
+            fields.error(f"{key}.{name}", "the parameter is missing")
+    for name in list(values):
+        if name in rope_type.fixed:
+            if values.pop(name) not in rope_type.fixed[name]:
+                fields.error(
+                    f"{key}.{name}",
+                    "TensorRT-LLM does not read this parameter: dropping it would change the result",
+                )
+        elif name not in rope_type.required + rope_type.optional:
+            fields.error(f"{key}.{name}", "not a parameter of this rope type")
+        elif isinstance(values[name], bool) or not isinstance(values[name], (int, float)):
+            fields.error(f"{key}.{name}", f"must be a number, is {values[name]!r}")
