@@ -1,7 +1,7 @@
 """A Hugging Face ``config.json`` → :class:`ModelConfig`, or every problem at once. Pure.
 
-Read as data, without transformers: a file that is newer than any library stays readable. A key that would change
-the result and that the engine cannot honour is an error; a key that nobody knows is a warning.
+Read as data, without transformers: a file that is newer than any library stays readable. A key that would
+change the result and that the engine cannot honour is an error; a key that nobody knows is a warning.
 """
 
 from __future__ import annotations
