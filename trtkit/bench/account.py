@@ -1,6 +1,6 @@
 """From samples to what was kept: latency percentiles, attainment and goodput per class.
 
-The counting rules: an errored, refused or cut-off request is a miss. A class that was promised nothing has no attainment.
+An errored, refused or cut-off request is a miss. A class that was promised nothing has no attainment.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ def build(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Build engine and model repository; what did not change comes from the store."""
-    from trtkit.flow.build import build as run_build
-    from trtkit.flow.build import preview
     from trtkit.contract import load_contract
     from trtkit.engine.store import Store
+    from trtkit.flow.build import build as run_build
+    from trtkit.flow.build import preview
 
     file = load_contract(contract, overrides)
     if dry_run:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 from trtkit.errors import ContractError, TrtkitError
@@ -53,8 +54,7 @@ def report_error(error: TrtkitError) -> None:
 
 
 def _wants_json(argv: list[str]) -> bool:
-    pairs = zip(argv, argv[1:], strict=False)
-    return "--output=json" in argv or any(pair in (("--output", "json"), ("-o", "json")) for pair in pairs)
+    return "--output=json" in argv or ("--output", "json") in pairwise(argv)
 
 
 @contextmanager
@@ -92,8 +92,9 @@ def _bars() -> Iterator[ProgressCallback]:
         SpinnerColumn,
         TextColumn,
         TimeElapsedColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
     )
-    from rich.progress import TimeRemainingColumn, TransferSpeedColumn
 
     columns = (
         SpinnerColumn(finished_text="✓"),

@@ -17,9 +17,9 @@ def register(app: typer.Typer) -> None:
 
 def plan(contract: ContractArgument, overrides: SetOption = [], output: OutputOption = Output.TEXT) -> None:  # noqa: B006
     """Resolve a contract: effective limits, memory, and the three zones that the proxy enforces."""
-    from trtkit.flow.build import resolve
     from trtkit.contract import load_contract
     from trtkit.engine.store import Store
+    from trtkit.flow.build import resolve
     from trtkit.plan.render import render
 
     with progress() as report:

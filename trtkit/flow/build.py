@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import trtkit
-from trtkit.catalog.formats import WEIGHTS
-from trtkit.checkpoint.convert import ConversionReport, convert
+from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.contract import ContractFile
@@ -23,7 +22,6 @@ from trtkit.engine.manifest import sha256_of
 from trtkit.engine.store import Product, Stage, Store
 from trtkit.errors import ContractError
 from trtkit.plan import Machine, Plan, make_plan
-from trtkit.plan.types import QuantPlan
 
 Report = Callable[[str, int, "int | None"], None]
 
