@@ -1,0 +1,144 @@
+"""What holds under any schedule of arrivals, tokens, ends, cancels and clock steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trtkit.contract.models import Admission as AdmissionRules
+from trtkit.plan.types import Zones
+from trtkit.proxy.admission import Abort, Admission, Dispatch, Refuse, Request, State, TimeLimits
+
+STARVATION_S = 5.0
+ZONES = Zones(prefill_tokens=300, kv_tokens=1024, decode_slots=3)
+CLASSES = {"gold": (1, False), "silver": (2, True), "bronze": (3, True)}
+
+limit = st.one_of(st.just(float("inf")), st.floats(0.01, 8))
+arrival = st.tuples(
+    st.just("offer"),
+    st.sampled_from(sorted(CLASSES)),
+    st.integers(1, 1200),
+    st.integers(1, 200),
+    st.builds(TimeLimits, limit, limit, limit, limit),
+    st.booleans(),
+)
+event = st.tuples(st.sampled_from(["first", "token", "finish", "cancel"]), st.integers(0, 1_000))
+schedule = st.lists(st.tuples(st.floats(0, 3), st.one_of(arrival, arrival, event, event)), max_size=60)
+
+
+class Host:
+    """Drives Admission as the proxy does, and checks it at every step."""
+
+    def __init__(self) -> None:
+        rules = AdmissionRules(max_queue=4, starvation_ms=STARVATION_S * 1000)
+        self.gate = Admission(rules, ZONES, tokens_per_block=32)
+        self.now_s = 0.0
+        self.arrived: dict[str, Request] = {}
+        self.waiting: set[str] = set()
+        self.running: set[str] = set()
+        self.aborted: set[str] = set()
+        self.answers: Counter[str] = Counter()
+
+    def apply(self, decisions) -> None:
+        for decision in decisions:
+            if isinstance(decision, Dispatch):
+                self.check_order(self.arrived[decision.id])
+                self.waiting.remove(decision.id)
+                self.running.add(decision.id)
+            elif isinstance(decision, Refuse):
+                self.waiting.remove(decision.id)
+                self.answers[decision.id] += 1
+            else:
+                assert isinstance(decision, Abort)
+                assert decision.id in self.running
+                self.aborted.add(decision.id)
+                self.answers[decision.id] += 1
+        self.check_budgets()
+
+    def check_order(self, chosen: Request) -> None:
+        starved = self.now_s - chosen.arrival_s >= STARVATION_S
+        for other in (self.arrived[key] for key in self.waiting - {chosen.id}):
+            other_starved = self.now_s - other.arrival_s >= STARVATION_S
+            assert starved >= other_starved
+            if not starved:
+                assert chosen.priority <= other.priority
+
+    def check_budgets(self) -> None:
+        ledger = self.gate.ledger
+        assert ledger.decode_slots == len(self.running) <= ZONES.decode_slots
+        assert 0 <= ledger.kv_tokens <= ZONES.kv_tokens
+        largest = max((self.arrived[key].prompt_tokens for key in self.running), default=0)
+        assert 0 <= ledger.prefill_tokens <= max(ZONES.prefill_tokens, largest)
+        assert len(self.gate.queue) == len(self.waiting) <= 4
+        assert sum(self.gate.count(name, State.QUEUED) for name in CLASSES) == len(self.waiting)
+
+    def offer(self, class_name, prompt, output, limits, streams) -> None:
+        priority, sheddable = CLASSES[class_name]
+        key = f"r{len(self.arrived)}"
+        request = Request(key, class_name, priority, prompt, output, self.now_s, limits, sheddable, streams)
+        self.arrived[key] = request
+        self.waiting.add(key)
+        full = self.gate.would_refuse(priority)
+        decisions = self.gate.offer(request, self.now_s)
+        if full:
+            assert key in {decision.id for decision in decisions if isinstance(decision, Refuse)}
+        self.apply(decisions)
+
+    def act(self, what, which) -> None:
+        alive = sorted(self.running | (self.waiting if what == "cancel" else set()))
+        if not alive:
+            return
+        key = alive[which % len(alive)]
+        if what == "first":
+            self.apply(self.gate.first_token(key, self.now_s))
+        elif what == "token":
+            self.gate.token(key, self.now_s)
+        elif what == "cancel":
+            self.apply(self.gate.cancel(key, self.now_s))
+        else:
+            self.finish(key)
+
+    def finish(self, key) -> None:
+        if key not in self.aborted:
+            self.answers[key] += 1
+        self.running.remove(key)
+        self.apply(self.gate.finish(key, self.now_s))
+
+    def run_dry(self) -> None:
+        while self.running:
+            self.finish(min(self.running))
+
+
+@settings(max_examples=300, deadline=None)
+@given(schedule)
+def test_nothing_is_lost_nothing_is_answered_twice_and_budgets_return_to_zero(steps):
+    host = Host()
+    for delay_s, (what, *arguments) in steps:
+        host.now_s += delay_s
+        host.apply(host.gate.expire(host.now_s))
+        host.offer(*arguments) if what == "offer" else host.act(what, *arguments)
+    host.run_dry()
+    assert not host.waiting
+    assert host.answers == dict.fromkeys(host.arrived, 1)
+    ledger = host.gate.ledger
+    assert (ledger.prefill_tokens, ledger.kv_tokens, ledger.decode_slots) == (0, 0, 0)
+    for name in CLASSES:
+        assert host.gate.count(name, State.QUEUED, State.PREFILLING, State.DECODING, State.CANCELLING) == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedule)
+def test_every_limit_is_enforced_at_its_time(steps):
+    host = Host()
+    for delay_s, (what, *arguments) in steps:
+        host.now_s += delay_s
+        host.apply(host.gate.expire(host.now_s))
+        for key in host.waiting:
+            waiting = host.arrived[key]
+            ends = (waiting.limits.queue_s, waiting.limits.first_token_s, waiting.limits.total_s)
+            assert host.now_s < waiting.arrival_s + min(ends)
+        for key in host.running - host.aborted:
+            assert host.now_s < host.arrived[key].arrival_s + host.arrived[key].limits.total_s
+        host.offer(*arguments) if what == "offer" else host.act(what, *arguments)

@@ -1,0 +1,28 @@
+"""Admission: who goes to the engine next, who waits, who is told no.
+
+Pure: time is an argument (``now_s``, any monotonic clock), ids come from the caller, answers are lists of decisions.
+The proxy and the simulator drive this very code.
+"""
+
+from trtkit.proxy.admission.ledger import Ledger
+from trtkit.proxy.admission.outcome import Outcome, Reason, Retry
+from trtkit.proxy.admission.policy import Abort, Admission, Decision, Dispatch, Refuse
+from trtkit.proxy.admission.queue import BandQueue
+from trtkit.proxy.admission.request import Request, State, Ticket, TimeLimits
+
+__all__ = [
+    "Abort",
+    "Admission",
+    "BandQueue",
+    "Decision",
+    "Dispatch",
+    "Ledger",
+    "Outcome",
+    "Reason",
+    "Refuse",
+    "Request",
+    "Retry",
+    "State",
+    "Ticket",
+    "TimeLimits",
+]

@@ -1,0 +1,1 @@
+"""Triton's messages: what a request asks for, what a response says, and whether they fit the model."""
