@@ -1,0 +1,1 @@
+"""Checkpoints: Hugging Face folders and GGUF files in, TensorRT-LLM checkpoints out."""

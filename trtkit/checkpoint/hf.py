@@ -1,0 +1,148 @@
+"""A Hugging Face folder: configuration, tensors from one or several safetensors files, tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtkit.checkpoint.safetensors import TensorInfo, lfs_size, read_header
+from trtkit.errors import InputError, Problem
+from trtkit.plan.hf_config import parse_hf_config
+from trtkit.plan.model import ModelConfig
+
+_CONFIG = "config.json"
+_GENERATION = "generation_config.json"
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_TOKENIZER = "tokenizer.json"
+_SAVE_AS_SAFETENSORS = (
+    "load the model with transformers where you trust it and save it with "
+    "`model.save_pretrained(FOLDER, safe_serialization=True)`"
+)
+
+
+@dataclass(frozen=True)
+class HfCheckpoint:
+    """An opened folder; tensors are described, not loaded."""
+
+    folder: Path
+    config: ModelConfig
+    raw_config: Mapping[str, Any]
+    tensors: Mapping[str, TensorInfo]
+    warnings: tuple[Problem, ...]
+
+    @classmethod
+    def open(cls, folder: Path) -> HfCheckpoint:
+        """Read configuration and headers; takes milliseconds, whatever the size of the model.
+
+        Raises:
+            InputError: Something is missing, damaged, or would change the model's results if it were ignored.
+        """
+        if not folder.is_dir():
+            raise InputError("there is no such folder", path=folder)
+        _refuse_pointers(folder)
+        raw = read_json(folder / _CONFIG)
+        generation = folder / _GENERATION
+        config, warnings = parse_hf_config(
+            raw,
+            file=str(folder / _CONFIG),
+            generation=read_json(generation) if generation.exists() else None,
+        )
+        return cls(folder, config, raw, _tensors(folder), tuple(warnings))
+
+    @property
+    def tokenizer_file(self) -> Path | None:
+        """Return the tokenizer, or None when the folder has none."""
+        path = self.folder / _TOKENIZER
+        return path if path.is_file() else None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises:
+        InputError: There is no such file, or something else is in it.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError("there is no such file", path=path) from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", path=path) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON: {error}", path=path) from error
+    if not isinstance(content, dict):
+        raise InputError("not a JSON object", path=path)
+    return content
+
+
+def _refuse_pointers(folder: Path) -> None:
+    """List every Git-LFS pointer at once: one command fetches them all."""
+    files = [
+        path
+        for path in sorted(folder.iterdir())
+        if path.suffix in {".safetensors", ".json", ".bin", ".model"}
+    ]
+    sizes = [(path.name, lfs_size(path)) for path in files if path.is_file()]
+    pointers = [f"{name} ({size:,} bytes)" for name, size in sizes if size is not None]
+    if pointers:
+        message = f"Git-LFS pointers instead of the files themselves: {', '.join(pointers)}"
+        raise InputError(message, path=folder, hint=f"run `git lfs pull` in {folder}")
+
+
+def _tensors(folder: Path) -> dict[str, TensorInfo]:
+    """Return the tensors of the folder; like transformers, a single file goes before an index."""
+    if (folder / _SINGLE).exists():
+        return read_header(folder / _SINGLE)
+    if (folder / _INDEX).exists():
+        return _sharded(folder)
+    others = sorted(path.name for path in folder.glob("*.safetensors"))
+    if others:
+        hint = f"{_INDEX} says which file holds what: take it from the model's publisher"
+        raise InputError(f"neither {_SINGLE} nor {_INDEX}, only {', '.join(others)}", path=folder, hint=hint)
+    pickles = [path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in sorted(folder.glob(pattern))]
+    if pickles:
+        message = f"the weights are pickles ({', '.join(pickles)}), which run code when they are loaded"
+        raise InputError(message, path=folder, hint=_SAVE_AS_SAFETENSORS)
+    raise InputError(f"there are no weights: neither {_SINGLE} nor {_INDEX}", path=folder)
+
+
+def _sharded(folder: Path) -> dict[str, TensorInfo]:
+    index = folder / _INDEX
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+        raise InputError("weight_map does not map tensors to files", path=index)
+    shards = sorted(set(weight_map.values()))
+    outside = [name for name in shards if Path(name).name != name]
+    if outside:
+        raise InputError(f"names files outside of its folder: {', '.join(outside)}", path=index)
+    missing = [name for name in shards if not (folder / name).is_file()]
+    if missing:
+        message = f"{len(missing)} of {len(shards)} files are missing: {', '.join(missing)}"
+        raise InputError(message, path=folder, hint="download the missing files")
+    tensors = _merge([read_header(folder / name) for name in shards])
+    lacking = [
+        f"{name} ({file})"
+        for name, file in weight_map.items()
+        if name not in tensors or tensors[name].path.name != file
+    ]
+    if lacking:
+        message = f"tensors are not in the file that the index names: {', '.join(lacking)}"
+        raise InputError(
+            message, path=index, hint="index and shards are from different downloads: fetch both again"
+        )
+    return tensors
+
+
+def _merge(shards: Iterable[Mapping[str, TensorInfo]]) -> dict[str, TensorInfo]:
+    tensors: dict[str, TensorInfo] = {}
+    for shard in shards:
+        for name, info in shard.items():
+            if name in tensors:
+                places = f"{tensors[name].path.name} and {info.path.name}"
+                raise InputError(f"{name} is in two files: {places}", path=info.path.parent)
+            tensors[name] = info
+    return tensors

@@ -1,0 +1,95 @@
+"""Folders that appear whole or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+@contextmanager
+def staged_folder(out: Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``out``; when the block ends well it becomes ``out``, on disk and in one step.
+
+    What was at ``out`` is replaced. When the block fails, or the process is killed, ``out`` is as it was (or absent,
+    in the moment between moving the old folder away and the new one in).
+    """
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(out)
+    staging, lock = _create(out)
+    try:
+        yield staging
+        _sync(staging)
+        _swap(staging, out)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        os.close(lock)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write readable JSON; the same content gives the same bytes."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _prefix(out: Path) -> str:
+    return f".{out.name}.staging-"
+
+
+def _create(out: Path) -> tuple[Path, int]:
+    """Make a locked staging folder: the lock ends with the process, however that ends."""
+    while True:
+        staging = Path(tempfile.mkdtemp(prefix=_prefix(out), dir=out.parent))
+        staging.chmod(0o755)
+        lock = os.open(staging, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if staging.exists():
+            return staging, lock
+        # Another process took it for an abandoned one before it was locked.
+        os.close(lock)
+
+
+def _remove_abandoned(out: Path) -> None:
+    """Remove what killed processes left: staging folders that nobody holds locked."""
+    for folder in out.parent.glob(f"{_prefix(out)}*"):
+        try:
+            lock = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(lock)
+
+
+def _swap(staging: Path, out: Path) -> None:
+    if out.is_dir() and any(out.iterdir()):
+        # A rename replaces empty folders only.
+        old = Path(tempfile.mkdtemp(prefix=_prefix(out), dir=out.parent))
+        out.rename(old)
+        staging.rename(out)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        staging.rename(out)
+    _sync_one(out.parent)
+
+
+def _sync(folder: Path) -> None:
+    for path in [*folder.rglob("*"), folder]:
+        _sync_one(path)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
