@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import json
+import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -32,6 +34,11 @@ def say(text: str) -> None:
 def show(text: str) -> None:
     """Write a result for a person."""
     print(text, flush=True)  # noqa: T201
+
+
+def write(text: str) -> None:
+    """Write a piece of a result that goes on in the same line."""
+    print(text, end="", flush=True)  # noqa: T201
 
 
 def show_json(document: Any) -> None:
@@ -64,10 +71,11 @@ def progress() -> Iterator[ProgressCallback]:
         with _bars() as callback:
             yield callback
     else:
-        yield _lines()
+        yield plain_progress()
 
 
-def _lines() -> ProgressCallback:
+def plain_progress() -> ProgressCallback:
+    """Return a callback that says when a step begins and how long it took."""
     current, started_s = "", 0.0
 
     def update(what: str, done: int, total: int | None) -> None:
@@ -114,3 +122,19 @@ def _bars() -> Iterator[ProgressCallback]:
             bars.update(tasks[what], completed=done, total=total)
 
         yield update
+
+
+def run_until_signal(work: Coroutine[Any, Any, None]) -> bool:
+    """Run to the end, or until SIGINT or SIGTERM cancels the work; return whether it came to its end."""
+
+    async def run() -> None:
+        task = asyncio.current_task()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel if task else bool)
+        await work
+
+    try:
+        asyncio.run(run())
+    except asyncio.CancelledError:
+        return False
+    return True

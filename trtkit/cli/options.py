@@ -15,3 +15,9 @@ SetOption = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override one key, e.g. engine.limits.max_batch_size=8."),
 ]
 OutputOption = Annotated[Output, typer.Option("--output", help="Form of the result on stdout.")]
+GrpcPortOption = Annotated[
+    int, typer.Option(min=0, max=65535, help="gRPC port of the proxy; 0 picks a free one.")
+]
+MetricsPortOption = Annotated[
+    int, typer.Option(min=0, max=65535, help="HTTP port of the proxy's /metrics; 0 picks a free one.")
+]

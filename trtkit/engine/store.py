@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from filelock import FileLock
 from platformdirs import user_cache_path
 
 import trtkit
+from trtkit.checkpoint.staging import staged_folder
 from trtkit.engine.manifest import Manifest, content_key, list_files, read_manifest
 from trtkit.errors import InputError
 
@@ -68,8 +68,7 @@ class Store:
     def produce(self, stage: Stage) -> Product:
         """Return the stage's product, making it unless it is there.
 
-        The work happens in a staging folder on the same file system, which is renamed when it is whole and on disk:
-        a kill leaves the store as it was.
+        A kill at any moment leaves the store as it was.
         """
         started_s = time.monotonic()
         path = self.path(stage.name, stage.key)
@@ -82,21 +81,11 @@ class Store:
         return Product(stage.name, stage.key, path, hit, time.monotonic() - started_s, manifest.facts)
 
     def _make(self, stage: Stage, path: Path) -> Manifest:
-        staging = path.with_suffix(".staging")
-        # The lock is ours: whatever lies here was left by a killed build.
-        shutil.rmtree(staging, ignore_errors=True)
-        staging.mkdir(parents=True)
-        try:
+        with staged_folder(path) as staging:
             facts = dict(stage.run(staging))
-            manifest = Manifest(
-                stage.name, stage.key, dict(stage.inputs), facts, list_files(staging), trtkit.__version__
-            )
+            files = list_files(staging)
+            manifest = Manifest(stage.name, stage.key, dict(stage.inputs), facts, files, trtkit.__version__)
             manifest.write(staging)
-            sync_tree(staging)
-            shutil.rmtree(path, ignore_errors=True)
-            staging.rename(path)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
         return manifest
 
 
@@ -104,13 +93,3 @@ def default_root() -> Path:
     """Return the store's folder: ``$TRTKIT_HOME``, else the user's cache folder."""
     given = os.environ.get(HOME_VARIABLE)
     return Path(given).expanduser().absolute() if given else user_cache_path("trtkit")
-
-
-def sync_tree(folder: Path) -> None:
-    """Flush every file and folder under ``folder`` to disk."""
-    for path in [*folder.rglob("*"), folder]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

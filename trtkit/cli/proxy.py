@@ -1,0 +1,46 @@
+"""``trtkit proxy``: priorities and promises in front of a running Triton."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trtkit.cli.console import progress
+from trtkit.cli.options import ContractArgument, SetOption
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("proxy")(proxy)
+
+
+def proxy(
+    contract: ContractArgument,
+    upstream: Annotated[str, typer.Option(metavar="HOST:PORT", help="gRPC address of Triton.")],
+    overrides: SetOption = [],  # noqa: B006
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 9001,
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 9002,
+) -> None:
+    """Speak Triton's gRPC to services and keep the contract's promises; Ctrl-C drains, a second one forces."""
+    from trtkit.contract import load_contract
+    from trtkit.engine.store import Store
+    from trtkit.flow.build import resolve
+    from trtkit.proxy.config import ProxyConfig
+    from trtkit.proxy.server import run
+
+    file = load_contract(contract, overrides)
+    with progress() as report:
+        source, plan = resolve(file, Store(), report)
+    run(
+        ProxyConfig.from_plan(
+            file.contract,
+            plan,
+            upstream=upstream,
+            tokenizer=source.tokenizer_file,
+            host=host,
+            grpc_port=grpc_port,
+            metrics_port=metrics_port,
+        )
+    )

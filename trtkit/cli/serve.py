@@ -1,0 +1,65 @@
+"""``trtkit serve``: a real tritonserver on a model repository."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trtkit.cli.console import Output, plain_progress, run_until_signal, say, show, show_json
+from trtkit.cli.options import OutputOption
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("serve")(serve)
+
+
+_Port = Annotated[int, typer.Option(min=0, max=65535)]
+
+
+def serve(
+    repository: Annotated[Path, typer.Argument(metavar="REPO", help="Model repository with its engine.")],
+    http_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 8000,
+    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 8001,
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 8002,
+    log_file: Annotated[Path, typer.Option(help="tritonserver's own log.")] = Path("tritonserver.log"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the command and its environment.")] = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Serve until Ctrl-C; ready means that a real generation came back."""
+    from trtkit.flow.up import watch
+    from trtkit.triton.server import TritonServer
+
+    server = TritonServer(
+        repository, log_file=log_file, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port
+    )
+    if dry_run:
+        launch = server.dry_run()
+        show_json({"schema": 1, **asdict(launch)}) if output is Output.JSON else show(_shell(launch))
+        return
+
+    async def run() -> None:
+        report = plain_progress()
+        report("start tritonserver", 0, None)
+        with server:
+            await asyncio.to_thread(server.wait_ready)
+            report("start tritonserver", 1, 1)
+            ports = {"grpc": server.grpc_port, "http": server.http_port, "metrics": server.metrics_port}
+            if output is Output.JSON:
+                show_json({"schema": 1, "ports": ports, "log_file": log_file})
+            else:
+                show(", ".join(f"{name} 127.0.0.1:{port}" for name, port in ports.items()))
+            say(f"up until Ctrl-C; log in {log_file}")
+            await watch(server)
+
+    run_until_signal(run())
+
+
+def _shell(launch: Launch) -> str:
+    import shlex
+
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in launch.env.items()]
+    return "\n".join([*lines, shlex.join(launch.argv)])

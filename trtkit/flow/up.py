@@ -1,0 +1,134 @@
+"""The flow of `trtkit up` after the build: serve, put the proxy in front, show that it works, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from trtkit.bench.account import ClassAccount, Sample, account
+from trtkit.contract import Contract
+from trtkit.errors import StageError
+from trtkit.flow.build import BuildOutcome, Report
+
+if TYPE_CHECKING:
+    from trtkit.triton.server import TritonServer
+
+QUESTION = "What is the capital of France?"
+ANSWER_TOKENS = 48
+SEED = 7
+WATCH_PERIOD_S = 1.0
+DRAIN_GRACE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where the proxy listens on 127.0.0.1; 0 picks a free port."""
+
+    grpc: int = 0
+    metrics: int = 0
+
+
+@dataclass(frozen=True)
+class Load:
+    """The short mixed load: open-loop Poisson arrivals over all classes."""
+
+    requests: int = 24
+    rate_per_s: float = 2.0
+
+
+class Viewer(Protocol):
+    """Who is shown what happens, as it happens."""
+
+    def ready(self, grpc_port: int, metrics_port: int) -> None:
+        """The proxy listens."""
+
+    def text(self, piece: str) -> None:
+        """A piece of the streamed answer to :data:`QUESTION` arrived."""
+
+    def answered(self, sample: Sample) -> None:
+        """A request ended: first the one question, then each of the load."""
+
+    def finished(self, rows: list[ClassAccount]) -> None:
+        """The load ended; this is its account."""
+
+
+async def serve_and_show(
+    contract: Contract,
+    built: BuildOutcome,
+    *,
+    log_file: Path,
+    ports: Ports,
+    load: Load,
+    viewer: Viewer,
+    report: Report,
+    keep: bool,
+) -> None:
+    """Serve what was built and send a load through the proxy; whatever was started is stopped on every way out.
+
+    With ``keep`` everything stays up until the task is cancelled.
+
+    Raises:
+        StartError: Triton or the proxy could not start.
+        StageError: Triton died while it was kept up.
+    """
+    from trtkit.proxy.config import ProxyConfig
+    from trtkit.proxy.server import Proxy
+    from trtkit.triton.server import TritonServer
+
+    report("start tritonserver", 0, None)
+    with TritonServer(built.repository, log_file=log_file) as server:
+        await asyncio.to_thread(server.wait_ready)
+        report("start tritonserver", 1, 1)
+        proxy = Proxy(
+            ProxyConfig.from_plan(
+                contract,
+                built.plan,
+                upstream=f"127.0.0.1:{server.grpc_port}",
+                tokenizer=built.source / "tokenizer.json",
+                grpc_port=ports.grpc,
+                metrics_port=ports.metrics,
+            )
+        )
+        await proxy.start()
+        try:
+            viewer.ready(proxy.grpc_port, proxy.metrics_port)
+            await _show(f"127.0.0.1:{proxy.grpc_port}", contract, built.source, load, viewer)
+            if keep:
+                await watch(server)
+        finally:
+            await proxy.drain(DRAIN_GRACE_S)
+
+
+async def _show(url: str, contract: Contract, tokenizer_folder: Path, load: Load, viewer: Viewer) -> None:
+    """Stream one answer, then send the mixed load."""
+    import tritonclient.grpc.aio as triton
+
+    from trtkit.bench.client import ask, fire
+    from trtkit.bench.prompts import render_chat
+    from trtkit.bench.schedule import Shot, poisson_mix
+
+    shot = Shot(0.0, next(iter(contract.classes)), render_chat(tokenizer_folder, QUESTION), ANSWER_TOKENS)
+    async with triton.InferenceServerClient(url) as client:
+        viewer.answered(await ask(client, shot, on_text=viewer.text))
+    questions = poisson_mix(
+        list(contract.classes), requests=load.requests, rate_per_s=load.rate_per_s, seed=SEED
+    )
+    shots = [
+        Shot(each.at_s, each.class_name, render_chat(tokenizer_folder, each.prompt), each.max_tokens)
+        for each in questions
+    ]
+    started_s = time.monotonic()
+    samples = await fire(url, shots, on_done=viewer.answered)
+    viewer.finished(account(samples, contract.classes, time.monotonic() - started_s))
+
+
+async def watch(server: TritonServer) -> None:
+    """Stay until Triton dies. A dead model process leaves Triton's health at 200, so the server looks deeper."""
+    while server.alive():  # noqa: ASYNC110 - nothing announces a dead process
+        await asyncio.sleep(WATCH_PERIOD_S)
+    raise StageError(
+        "tritonserver or one of its models died", path=server.log_file, hint="read the end of the log"
+    )
