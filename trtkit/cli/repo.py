@@ -30,14 +30,15 @@ def repo(
     from trtkit.contract import load_contract
     from trtkit.engine.store import Store
     from trtkit.flow.build import resolve
-    from trtkit.triton import repository
+    from trtkit.triton import folder
+    from trtkit.triton.repository import render
 
     with progress() as report:
         _, plan = resolve(load_contract(contract, overrides), Store(), report)
-    files = repository.render(plan)
-    drift = repository.check(files, out)
+    files = render(plan)
+    drift = folder.check(files, out)
     if not check:
-        repository.write(files, out)
+        folder.write(files, out)
     if output is Output.JSON:
         show_json({"schema": 1, "repository": out, "files": sorted(files), "changed": drift})
     elif check and not drift:

@@ -7,14 +7,14 @@ rebuilds only what follows from it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import trtkit
 from trtkit.checkpoint.convert import convert
-from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.hf import CONFIG_FILES, HfCheckpoint
 from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.contract import ContractFile
 from trtkit.engine.backend import backend_for
@@ -92,7 +92,7 @@ def convert_stage(source: HfCheckpoint, plan: Plan, report: Report) -> Stage:
 
     inputs = {
         "trtkit": trtkit.__version__,
-        "source": {path.name: sha256_of(path) for path in source.files},
+        "source": _digests([*(source.folder / name for name in CONFIG_FILES), *{info.path for info in source.tensors.values()}]),
         "dtype": plan.dtype,
         "quantization": asdict(plan.quantization),
     }
@@ -123,7 +123,8 @@ def compile_stage(checkpoint: Product, plan: Plan, report: Report) -> Stage:
 
 def repo_stage(engine: Product, source: HfCheckpoint, plan: Plan, report: Report) -> Stage:
     """Engine → Triton model repository."""
-    from trtkit.triton.repository import install, render, write
+    from trtkit.triton.folder import TOKENIZER_FILES, install, write
+    from trtkit.triton.repository import render
 
     files = render(plan)
 
@@ -136,7 +137,11 @@ def repo_stage(engine: Product, source: HfCheckpoint, plan: Plan, report: Report
 
     inputs = {
         "engine": engine.key,
-        "tokenizer": {path.name: sha256_of(path) for path in source.tokenizer_files},
+        "tokenizer": _digests(source.folder / name for name in TOKENIZER_FILES),
         "files": {name: content.decode() for name, content in files.items()},
     }
     return Stage("repo", inputs, run)
+
+
+def _digests(paths: Iterable[Path]) -> dict[str, str]:
+    return {path.name: sha256_of(path) for path in sorted(paths) if path.is_file()}
