@@ -42,10 +42,13 @@ def convert(
     """Convert a checkpoint to TensorRT-LLM's format."""
     from dataclasses import asdict
 
+    from trtkit.engine.store import Store
     from trtkit.flow.build import convert_source
 
     with progress() as report:
-        outcome = convert_source(source, out, weights=weights.value, dtype=dtype.value, report=report)
+        outcome = convert_source(
+            source, out, weights=weights.value, dtype=dtype.value, store=Store(), report=report
+        )
     if output is Output.JSON:
         show_json({"schema": 1, "conversion": asdict(outcome)})
     else:

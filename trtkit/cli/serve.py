@@ -17,9 +17,6 @@ def register(app: typer.Typer) -> None:
     app.command("serve")(serve)
 
 
-_Port = Annotated[int, typer.Option(min=0, max=65535)]
-
-
 def serve(
     repository: Annotated[Path, typer.Argument(metavar="REPO", help="Model repository with its engine.")],
     http_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 8000,
@@ -37,8 +34,10 @@ def serve(
         repository, log_file=log_file, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port
     )
     if dry_run:
-        launch = server.dry_run()
-        show_json({"schema": 1, **asdict(launch)}) if output is Output.JSON else show(_shell(launch))
+        if output is Output.JSON:
+            show_json({"schema": 1, "argv": server.command, "env": dict(server.env)})
+        else:
+            show(server.dry_run())
         return
 
     async def run() -> None:
@@ -56,10 +55,3 @@ def serve(
             await watch(server)
 
     run_until_signal(run())
-
-
-def _shell(launch: Launch) -> str:
-    import shlex
-
-    lines = [f"export {name}={shlex.quote(value)}" for name, value in launch.env.items()]
-    return "\n".join([*lines, shlex.join(launch.argv)])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import trtkit
-from trtkit.checkpoint.convert import convert
+from trtkit.checkpoint.convert import ConversionReport, convert
 from trtkit.checkpoint.hf import CONFIG_FILES, HfCheckpoint
 from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.contract import ContractFile
@@ -22,6 +22,7 @@ from trtkit.engine.manifest import sha256_of
 from trtkit.engine.store import Product, Stage, Store
 from trtkit.errors import ContractError
 from trtkit.plan import Machine, Plan, make_plan
+from trtkit.plan.resolve import quant_plan
 
 Report = Callable[[str, int, "int | None"], None]
 
@@ -81,6 +82,14 @@ def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
     return BuildOutcome(plan, source.folder, (checkpoint, engine, repository), repository.path)
 
 
+def convert_source(
+    source: str, out: Path, *, weights: str, dtype: str, store: Store, report: Report
+) -> ConversionReport:
+    """Convert a source without a contract, into a folder of the user's choice."""
+    checkpoint = HfCheckpoint.open(resolve_source(source, Path.cwd(), store.root / "source", report))
+    return convert(checkpoint, out, dtype=dtype, quantization=quant_plan(weights), progress=report)
+
+
 def convert_stage(source: HfCheckpoint, plan: Plan, report: Report) -> Stage:
     """Hugging Face folder → TensorRT-LLM checkpoint."""
 
@@ -90,9 +99,15 @@ def convert_stage(source: HfCheckpoint, plan: Plan, report: Report) -> Stage:
         )
         return asdict(outcome)
 
+    shards = {info.path for info in source.tensors.values()}
     inputs = {
         "trtkit": trtkit.__version__,
-        "source": _digests([*(source.folder / name for name in CONFIG_FILES), *{info.path for info in source.tensors.values()}]),
+        "source": _digests(
+            [
+                *(source.folder / name for name in CONFIG_FILES),
+                *{info.path for info in source.tensors.values()},
+            ]
+        ),
         "dtype": plan.dtype,
         "quantization": asdict(plan.quantization),
     }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trtkit.catalog.formats import BACKENDS, KV_CACHE, WEIGHTS
 from trtkit.contract.models import Contract
-from trtkit.errors import ContractError, Problem, Severity
+from trtkit.errors import ContractError, Severity
 from trtkit.plan.checks import CHECKS, backend_problems
 from trtkit.plan.kv import kv_bytes_per_token
 from trtkit.plan.machine import Machine
@@ -32,7 +34,12 @@ def make_plan(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if errors:
         raise ContractError(errors)
-    return _with_warnings(plan, problems)
+    return replace(plan, warnings=tuple(problems))
+
+
+def quant_plan(weights: str, kv_cache: str = "auto") -> QuantPlan:
+    """Return the formats in TensorRT-LLM's terms."""
+    return QuantPlan(weights, kv_cache, WEIGHTS[weights].quant_algo, KV_CACHE[kv_cache])
 
 
 def effective_limits(contract: Contract, model: ModelConfig) -> EngineLimits:
@@ -65,7 +72,6 @@ def zones_of(limits: EngineLimits, kv_tokens: int, kv_fraction: float) -> Zones:
 
 def _resolve(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
     engine, dtype = contract.engine, contract.model.dtype.value
-    weight_format = contract.quantization.weights.value
     limits = effective_limits(contract, model)
     memory = _memory(contract, model, machine, limits)
     # One core is left to Triton and the proxy.
@@ -79,12 +85,7 @@ def _resolve(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
         threads=None if BACKENDS[engine.backend.value].needs_gpu else threads,
         dtype=dtype,
         model=model,
-        quantization=QuantPlan(
-            weights=weight_format,
-            kv_cache=contract.quantization.kv_cache.value,
-            quant_algo=WEIGHTS[weight_format].quant_algo,
-            kv_cache_quant_algo=KV_CACHE[contract.quantization.kv_cache.value],
-        ),
+        quantization=quant_plan(contract.quantization.weights.value, contract.quantization.kv_cache.value),
         limits=limits,
         memory=memory,
         zones=zones_of(limits, memory.kv_tokens, contract.admission.kv_fraction),
@@ -113,9 +114,3 @@ def _memory(contract: Contract, model: ModelConfig, machine: Machine, limits: En
         kv_tokens=tokens,
         available_bytes=machine.memory_bytes,
     )
-
-
-def _with_warnings(plan: Plan, problems: list[Problem]) -> Plan:
-    from dataclasses import replace
-
-    return replace(plan, warnings=tuple(problems))

@@ -1,0 +1,69 @@
+"""What this machine has and lacks, part by part."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trtkit.engine.backend import backend_for
+from trtkit.engine.store import default_root
+from trtkit.errors import EnvironmentLacks
+from trtkit.flow.build import this_machine
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One part of the machine."""
+
+    name: str
+    ok: bool
+    detail: str
+    hint: str = ""
+
+
+def findings() -> list[Finding]:
+    """Look at Python, machine, back end, server and store; nothing is started or written."""
+    return [_look(name, look) for name, look in _LOOKS]
+
+
+def _look(name: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, ok=True, detail=look())
+    except EnvironmentLacks as error:
+        return Finding(name, ok=False, detail=error.message, hint=error.hint)
+
+
+def _python() -> str:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if not (3, 10) <= sys.version_info[:2] <= (3, 12):
+        raise EnvironmentLacks(f"Python {version} is not supported", hint="use Python 3.10, 3.11 or 3.12")
+    return version
+
+
+def _machine() -> str:
+    machine = this_machine()
+    return f"{machine.cores} cores, {(machine.memory_bytes or 0) / 1e9:.1f} GB"
+
+
+def _cpu_backend() -> str:
+    return ", ".join(f"{name} {value}" for name, value in backend_for("cpu").versions().items())
+
+
+def _triton() -> str:
+    from trtkit.triton.environment import find_installation
+
+    return str(find_installation().server)
+
+
+def _store() -> str:
+    return str(default_root())
+
+
+_LOOKS: tuple[tuple[str, Callable[[], str]], ...] = (
+    ("python", _python),
+    ("machine", _machine),
+    ("cpu back end", _cpu_backend),
+    ("tritonserver", _triton),
+    ("store", _store),
+)
