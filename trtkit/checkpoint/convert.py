@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +12,13 @@ import numpy as np
 from trtkit.checkpoint.cast import cast_chunks
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.mapping import MappedTensor, map_tensors, tied_copies
+from trtkit.checkpoint.progress import Progress, silent
 from trtkit.checkpoint.safetensors import Array, SafetensorsWriter, TensorInfo, TensorSpec
 from trtkit.checkpoint.staging import staged_folder, write_json
 from trtkit.checkpoint.trtllm_config import write_config
 from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST, rank_file
 from trtkit.errors import ContractError, EnvironmentLacks, InputError, Problem
 from trtkit.plan.types import QuantPlan
-
-Progress = Callable[[str, int, "int | None"], None]
-"""Takes the stage's name, what is done, and the total (None when unknown)."""
 
 WEIGHT_ONLY = "W8A16"
 DTYPES = ("bfloat16", "float16", "float32")
@@ -48,7 +46,7 @@ def convert(
     quantization: QuantPlan,
     tensor_parallel: int = 1,
     pipeline_parallel: int = 1,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> ConversionReport:
     """Write ``config.json`` and ``rank0.safetensors`` to ``out``; all of it or nothing.
 
@@ -77,23 +75,17 @@ def convert(
     return ConversionReport(out, len(specs), writer.nbytes, source.config.tie_word_embeddings)
 
 
-def _write_tensors(
-    writer: SafetensorsWriter, by_name: dict[str, MappedTensor], progress: Progress | None
-) -> None:
+def _write_tensors(writer: SafetensorsWriter, by_name: dict[str, MappedTensor], progress: Progress) -> None:
     done, total = 0, writer.nbytes
     for spec in writer.order:
         writer.write(spec, _rows(by_name[spec.name].sources, spec.dtype))
         done += spec.nbytes
-        if progress is not None:
-            progress("convert", done, total)
+        progress("convert", done, total)
 
 
 def _rows(sources: Sequence[TensorInfo], dtype: str) -> Iterator[Array]:
     for source in sources:
-        try:
-            yield from cast_chunks(source.chunks(), dtype, name=source.name)
-        except InputError as error:
-            raise InputError(error.message, hint=error.hint, path=error.path or source.path) from error
+        yield from cast_chunks(source, dtype)
 
 
 def _check_request(dtype: str, quantization: QuantPlan, tensor_parallel: int, pipeline_parallel: int) -> None:

@@ -18,6 +18,8 @@ _GENERATION = "generation_config.json"
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _TOKENIZER = "tokenizer.json"
+CONFIG_FILES = (_CONFIG, _GENERATION)
+"""Files beside the weights that decide what they mean."""
 _SAVE_AS_SAFETENSORS = (
     "load the model with transformers where you trust it and save it with "
     "`model.save_pretrained(FOLDER, safe_serialization=True)`"

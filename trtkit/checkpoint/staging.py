@@ -20,15 +20,22 @@ def staged_folder(out: Path) -> Iterator[Path]:
     What was at ``out`` is replaced. When the block fails, or the process is killed, ``out`` is as it was (or absent,
     in the moment between moving the old folder away and the new one in).
     """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(out)
-    staging, lock = _create(out)
-    try:
+    with scratch_folder(out) as staging:
         yield staging
         _sync(staging)
         _swap(staging, out)
+
+
+@contextmanager
+def scratch_folder(out: Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``out`` that goes away with the block; those of killed processes go first."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(out)
+    folder, lock = _create(out)
+    try:
+        yield folder
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from trtkit.checkpoint.trtllm_config import read_config
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.errors import InputError, Problem
 from trtkit.plan.model import ModelConfig
+
+_BUFFERS = ("embed_positions*", "rotary_inv_freq*")
+"""Tables that some versions of TensorRT-LLM's converter add and its loader computes again."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class TrtllmCheckpoint:
             InputError: A file is missing or damaged, or there is more than one rank.
         """
         config = read_json(folder / CHECKPOINT_CONFIG)
-        ranks = (config.get("mapping") or {}).get("world_size", 1)
+        ranks = _section(config, "mapping").get("world_size", 1)
         if ranks != 1:
             raise InputError(
                 f"the checkpoint is for {ranks} GPUs; this release reads those for one", path=folder
@@ -83,13 +87,18 @@ def _model(checkpoint: TrtllmCheckpoint) -> ModelConfig:
         raise InputError(
             f"the architecture {name!r} is not supported", path=path, hint=f"supported: {supported}"
         )
-    algorithm = (checkpoint.config.get("quantization") or {}).get("quant_algo")
+    algorithm = _section(checkpoint.config, "quantization").get("quant_algo")
     if algorithm not in (None, WEIGHT_ONLY):
         raise InputError(f"this release cannot verify {algorithm} checkpoints", path=path)
     try:
         return read_config(checkpoint.config)
-    except KeyError as error:
-        raise InputError(f"{error.args[0]} is missing", path=path) from error
+    except (KeyError, ValueError) as error:
+        raise InputError(f"{error.args[0]} is missing or malformed", path=path) from error
+
+
+def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    section = config.get(key)
+    return section if isinstance(section, Mapping) else {}
 
 
 def _tensor_problems(checkpoint: TrtllmCheckpoint, config: ModelConfig) -> list[Problem]:
@@ -98,6 +107,8 @@ def _tensor_problems(checkpoint: TrtllmCheckpoint, config: ModelConfig) -> list[
         Problem("the tensor is missing", key=name) for name in expected if name not in checkpoint.tensors
     ]
     for name, info in checkpoint.tensors.items():
+        if any(fnmatchcase(name, pattern) for pattern in _BUFFERS):
+            continue
         if name not in expected:
             problems.append(Problem("the tensor is none of this architecture's", key=name))
         else:

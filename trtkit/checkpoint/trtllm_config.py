@@ -31,6 +31,15 @@ _FIELDS = {
     "dtype": "dtype",
 }
 """Key of the file to field of :class:`ModelConfig`."""
+_COUNTS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_size",
+    "intermediate_size",
+    "vocab_size",
+)
 
 
 def write_config(config: ModelConfig, *, dtype: str, quantization: QuantPlan) -> dict[str, Any]:
@@ -61,7 +70,11 @@ def read_config(content: Mapping[str, Any]) -> ModelConfig:
 
     Raises:
         KeyError: A key is missing.
+        ValueError: A count is not a positive whole number; both name the key.
     """
+    for key in _COUNTS:
+        if type(content[key]) is not int or content[key] < 1:
+            raise ValueError(key)
     values = {field: content[key] for key, field in _FIELDS.items() if key != "tie_word_embeddings"}
     # A converted checkpoint always has a head of its own; a tied one is a copy.
     return ModelConfig(

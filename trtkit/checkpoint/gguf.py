@@ -1,0 +1,228 @@
+"""GGUF files of the Llama family → Hugging Face folder in bfloat16, without torch and without a network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from trtkit.checkpoint.gguf_tokenizer import tokenizer_files
+from trtkit.checkpoint.progress import Progress, silent
+from trtkit.checkpoint.safetensors import CHUNK_BYTES, Array, SafetensorsWriter, TensorSpec
+from trtkit.checkpoint.staging import staged_folder, write_json
+from trtkit.errors import EnvironmentLacks, InputError
+
+if TYPE_CHECKING:
+    from gguf import GGUFReader, ReaderTensor
+
+REVISION = 1
+"""Part of the name of what is kept: raised when the same file is converted differently."""
+
+_GLOBAL = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_KEYS = frozenset({
+    "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.layer_norm_rms_epsilon",
+    "attention.value_length", "block_count", "context_length", "embedding_length", "feed_forward_length",
+    "rope.dimension_count", "rope.freq_base", "rope.scaling.factor", "rope.scaling.original_context_length",
+    "rope.scaling.type", "vocab_size",
+})  # fmt: skip
+"""Metadata under ``llama.`` that is carried over; any other key may change the result."""
+
+
+def convert_gguf(path: Path, out: Path, *, progress: Progress = silent) -> None:
+    """Write ``out``: config, generation config, ``model.safetensors`` in bfloat16, tokenizer with chat template.
+
+    Raises:
+        InputError: The file is damaged, or holds something that would change the result if it were left out.
+        EnvironmentLacks: The ``gguf`` library is not installed.
+    """
+    reader = _open(path)
+    fields = _metadata(reader)
+    _check_metadata(fields, path)
+    tensors = _named(reader.tensors, path)
+    config = _config(fields, tensors, path)
+    files = {
+        "config.json": config,
+        **tokenizer_files(fields, path, max_length=config["max_position_embeddings"]),
+    }
+    files["generation_config.json"] = {
+        key: config[key]
+        for key in ("bos_token_id", "eos_token_id", "pad_token_id")
+        if config[key] is not None
+    }
+    with staged_folder(out) as staging:
+        _write_tensors(staging / "model.safetensors", tensors, config, progress)
+        for name, content in files.items():
+            write_json(staging / name, content)
+
+
+def _open(path: Path) -> GGUFReader:
+    try:
+        from gguf import GGUFReader
+    except ImportError as error:
+        hint = "pip install 'trtkit[gguf]'"
+        raise EnvironmentLacks("reading GGUF files needs the gguf library", hint=hint) from error
+    try:
+        return GGUFReader(path)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", path=path) from error
+    except (ValueError, IndexError, KeyError, OverflowError, MemoryError) as error:
+        hint = "download the file again"
+        raise InputError(f"not a whole GGUF file ({error})", path=path, hint=hint) from error
+
+
+def _metadata(reader: GGUFReader) -> dict[str, Any]:
+    return {name: field.contents() for name, field in reader.fields.items()}
+
+
+def _check_metadata(fields: Mapping[str, Any], path: Path) -> None:
+    architecture = fields.get("general.architecture")
+    if architecture != "llama":
+        raise InputError(
+            f"the architecture {architecture!r} is not supported", path=path, hint="supported: llama"
+        )
+    names = (name.removeprefix("llama.") for name in fields if name.startswith("llama."))
+    unknown = sorted(name for name in names if name not in _KEYS)
+    if unknown:
+        message = (
+            f"holds settings that cannot be carried over: {', '.join(f'llama.{name}' for name in unknown)}"
+        )
+        raise InputError(message, path=path, hint="use the model's Hugging Face folder instead")
+
+
+def _required(fields: Mapping[str, Any], key: str, path: Path) -> Any:
+    if key not in fields:
+        raise InputError(f"the metadata lacks {key}", path=path)
+    return fields[key]
+
+
+def _named(tensors: Sequence[ReaderTensor], path: Path) -> dict[str, ReaderTensor]:
+    """Return the tensors by their Hugging Face names."""
+    named, unknown = {}, []
+    for tensor in tensors:
+        block = _BLOCK.fullmatch(tensor.name)
+        if tensor.name in _GLOBAL:
+            named[_GLOBAL[tensor.name]] = tensor
+        elif block and block[2] in _LAYER:
+            named[f"model.layers.{block[1]}.{_LAYER[block[2]]}.{block[3]}"] = tensor
+        else:
+            unknown.append(tensor.name)
+    if unknown:
+        message = f"holds tensors that cannot be carried over: {', '.join(unknown)}"
+        raise InputError(message, path=path, hint="use the model's Hugging Face folder instead")
+    return named
+
+
+def _config(fields: Mapping[str, Any], tensors: Mapping[str, ReaderTensor], path: Path) -> dict[str, Any]:
+    def get(key: str) -> Any:
+        return _required(fields, f"llama.{key}", path)
+
+    heads, hidden = get("attention.head_count"), get("embedding_length")
+    head_size = fields.get("llama.attention.key_length", hidden // heads)
+    rotated = fields.get("llama.rope.dimension_count", head_size)
+    if rotated != head_size:
+        raise InputError(f"only {rotated} of {head_size} dimensions per head are rotated", path=path)
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": get("feed_forward_length"),
+        "num_hidden_layers": get("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": fields.get("llama.attention.head_count_kv", heads),
+        "head_dim": head_size,
+        "hidden_act": "silu",
+        "rms_norm_eps": _shortest(get("attention.layer_norm_rms_epsilon")),
+        "max_position_embeddings": get("context_length"),
+        "rope_theta": _shortest(fields.get("llama.rope.freq_base", 10_000.0)),
+        "rope_scaling": _rope_scaling(fields, path),
+        "attention_bias": "model.layers.0.self_attn.q_proj.bias" in tensors,
+        "mlp_bias": "model.layers.0.mlp.gate_proj.bias" in tensors,
+        "tie_word_embeddings": "lm_head.weight" not in tensors,
+        "vocab_size": len(_required(fields, "tokenizer.ggml.tokens", path)),
+        "bos_token_id": fields.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": fields.get("tokenizer.ggml.eos_token_id"),
+        "pad_token_id": fields.get("tokenizer.ggml.padding_token_id"),
+        "torch_dtype": "bfloat16",
+    }
+
+
+def _shortest(value: float) -> float:
+    """Undo the way through float32: 9.999999747378752e-06 was 1e-05."""
+    return float(str(np.float32(value)))
+
+
+def _rope_scaling(fields: Mapping[str, Any], path: Path) -> dict[str, Any] | None:
+    kind = fields.get("llama.rope.scaling.type", "none")
+    if kind == "none":
+        return None
+    if kind not in ("linear", "yarn"):
+        raise InputError(f"the rotary scaling {kind!r} is not supported", path=path)
+    scaling = {"rope_type": kind, "factor": _required(fields, "llama.rope.scaling.factor", path)}
+    if kind == "yarn":
+        original = _required(fields, "llama.rope.scaling.original_context_length", path)
+        scaling["original_max_position_embeddings"] = original
+    return scaling
+
+
+def _write_tensors(
+    path: Path, tensors: Mapping[str, ReaderTensor], config: Mapping[str, Any], progress: Progress
+) -> None:
+    # GGUF counts dimensions from the innermost one.
+    specs = [
+        TensorSpec(name, "bfloat16", tuple(int(size) for size in reversed(tensor.shape)))
+        for name, tensor in tensors.items()
+    ]
+    done = 0
+    with SafetensorsWriter(path, specs) as writer:
+        for spec in writer.order:
+            writer.write(spec, _dequantized(tensors[spec.name], _row_order(spec, config)))
+            done += spec.nbytes
+            progress("convert GGUF", done, writer.nbytes)
+
+
+def _row_order(spec: TensorSpec, config: Mapping[str, Any]) -> npt.NDArray[np.intp] | None:
+    """Return the order in which rows are to be taken, or None for as they are.
+
+    llama.cpp interleaves the two halves of every head of Q and K: row ``2 * i + half`` was ``i + half * head_size / 2``.
+    """
+    heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
+    count = heads.get(spec.name.split(".")[-2])
+    if count is None:
+        return None
+    rows = np.arange(spec.shape[0])
+    return rows.reshape(count, -1, 2).swapaxes(1, 2).reshape(-1)
+
+
+def _dequantized(tensor: ReaderTensor, order: npt.NDArray[np.intp] | None) -> Iterator[Array]:
+    """Yield a tensor in bfloat16, some rows at a time."""
+    from gguf.quants import dequantize
+
+    rows = tensor.data.reshape(1, -1) if tensor.data.ndim == 1 else tensor.data
+    if order is not None:
+        rows = tensor.data.reshape(len(order), -1)
+    columns = int(tensor.n_elements) // len(rows)
+    step = max(1, CHUNK_BYTES // (4 * columns))
+    for start in range(0, len(rows), step):
+        part = rows[start : start + step] if order is None else rows[order[start : start + step]]
+        yield dequantize(part, tensor.tensor_type).astype(ml_dtypes.bfloat16)

