@@ -1,0 +1,131 @@
+"""What every Python model needs of Triton's stub: parameters, tensors in, tensors and errors out.
+
+Copied into model repositories as ``trtkit_io.py``. ``triton_python_backend_utils`` exists only in the stub,
+and its auto-complete pass lacks most classes: nothing of it is touched at module level.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class Refusal(Exception):
+    """A request that cannot be served; ``code`` is a TritonError code or its name."""
+
+    def __init__(self, message: str, code: Any = "INVALID_ARG") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Settings:
+    """The ``parameters`` of config.pbtxt; paths are relative to the model's version directory."""
+
+    def __init__(self, args: Mapping[str, str]) -> None:
+        config = json.loads(args["model_config"])
+        self._values = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+        self.max_batch_size = int(config["max_batch_size"])
+        self._version_dir = Path(args["model_repository"], args["model_version"]).absolute()
+
+    def text(self, key: str, default: str = "") -> str:
+        """Return a parameter, ``default`` when it is absent or empty."""
+        return self._values.get(key) or default
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """Return a yes-or-no parameter."""
+        return self.text(key, str(default)).lower() in {"true", "1", "yes", "t"}
+
+    def seconds(self, key: str, default_ms: float) -> float:
+        """Return a parameter in milliseconds as seconds."""
+        return float(self.text(key, str(default_ms))) / 1e3
+
+    def path(self, key: str) -> Path:
+        """Return a path parameter, resolved."""
+        return self._version_dir / self.text(key)
+
+
+def _stub() -> Any:
+    import triton_python_backend_utils
+
+    return triton_python_backend_utils
+
+
+def array(request: Any, name: str) -> np.ndarray[Any, Any] | None:
+    """Return an input as an array, None when the request lacks it."""
+    tensor = _stub().get_input_tensor_by_name(request, name)
+    return None if tensor is None else tensor.as_numpy()
+
+
+def result(response: Any, name: str) -> np.ndarray[Any, Any] | None:
+    """Return an output of a child's response, None when it lacks it."""
+    tensor = _stub().get_output_tensor_by_name(response, name)
+    return None if tensor is None else tensor.as_numpy()
+
+
+def strings(request: Any, name: str) -> list[list[str]]:
+    """Return a STRING input row by row; raises Refusal for bytes that are not UTF-8."""
+    values = array(request, name)
+    if values is None:
+        return []
+    try:
+        return [[item.decode() for item in row.reshape(-1)] for row in values]
+    except UnicodeDecodeError as error:
+        raise Refusal(f"input '{name}' is not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def refuse_inputs(request: Any, names: Iterable[str]) -> None:
+    """Raise Refusal when the request uses an input that this model cannot honour."""
+    for name in names:
+        values = array(request, name)
+        if values is not None and not (values.dtype == np.bool_ and not values.any()):
+            raise Refusal(f"input '{name}' is not supported by trtkit's CPU engine")
+
+
+def refuse_above(request: Any, maxima: Mapping[str, int]) -> None:
+    """Raise Refusal when a scalar input exceeds what this model can honour."""
+    for name, maximum in maxima.items():
+        values = array(request, name)
+        if values is not None and values.max() > maximum:
+            raise Refusal(
+                f"input '{name}' must be at most {maximum} with trtkit's CPU engine, got {values.max()}"
+            )
+
+
+def tensor(name: str, values: Any, dtype: Any) -> Any:
+    """Return an output tensor."""
+    return _stub().Tensor(name, np.asarray(values, dtype=dtype))
+
+
+def text_tensor(name: str, rows: Sequence[Sequence[str]]) -> Any:
+    """Return a STRING output tensor."""
+    return tensor(name, [[item.encode() for item in row] for row in rows], object)
+
+
+def response(outputs: Sequence[Any]) -> Any:
+    """Return a successful response."""
+    return _stub().InferenceResponse(output_tensors=list(outputs))
+
+
+def failure(error: Exception) -> Any:
+    """Return an error response: a Refusal keeps its code, anything else is INTERNAL; no traceback."""
+    stub = _stub()
+    if isinstance(error, Refusal):
+        message, code = str(error), error.code
+    else:
+        message, code = f"{type(error).__name__}: {error}", "INTERNAL"
+        stub.Logger.log_error(message)
+    code = getattr(stub.TritonError, code) if isinstance(code, str) else code
+    return stub.InferenceResponse(output_tensors=[], error=stub.TritonError(message, code))
+
+
+def finish(sender: Any, last: Any | None = None) -> None:
+    """Send the final flag, with a last response or alone."""
+    flag = _stub().TRITONSERVER_RESPONSE_COMPLETE_FINAL
+    if last is None:
+        sender.send(flags=flag)
+    else:
+        sender.send(last, flags=flag)

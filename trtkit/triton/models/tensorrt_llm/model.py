@@ -1,0 +1,112 @@
+"""tensorrt_llm: TensorRT-LLM's tensor contract in front of trtkit's CPU engine.
+
+execute() only queues. The engine's thread hands its tokens to one sender thread, so that sending overlaps the
+next engine step; one housekeeping thread notices clients that went away and refreshes the metrics.
+"""
+
+import itertools
+import queue
+import threading
+
+from trtkit.engine.cpu.runtime import CpuEngine
+from trtkit_gauges import Gauges
+from trtkit_io import Refusal, Settings, failure, finish
+from trtkit_job import Job, Jobs
+from trtkit_request import check_supported, flag, generation_requests
+
+from trtkit.errors import InputError
+
+
+class TritonPythonModel:
+    """One engine, any number of requests in flight."""
+
+    def initialize(self, args):
+        """Load the engine and start the threads."""
+        settings = Settings(args)
+        self._engine = CpuEngine(settings.path("gpt_model_path"), settings.path("tokenizer_dir"))
+        self._exclude_input = settings.flag("exclude_input_in_output", default=False)
+        self._jobs = Jobs()
+        self._numbers = itertools.count()
+        self._outbox = queue.SimpleQueue()
+        self._closing = threading.Event()
+        self._gauges = Gauges(args["model_name"], args["model_version"], settings.max_batch_size)
+        period_s = min(
+            settings.seconds("cancellation_check_period_ms", 100),
+            settings.seconds("stats_check_period_ms", 100),
+        )
+        self._threads = [
+            threading.Thread(target=self._send, name="sender"),
+            threading.Thread(target=self._keep_house, args=(period_s,), name="housekeeper"),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def execute(self, requests):
+        """Take the requests and return at once; responses follow."""
+        for request in requests:
+            sender = request.get_response_sender()
+            try:
+                if flag(request, "stop"):
+                    self._stop(request.request_id(), sender)
+                else:
+                    self._start(request, sender)
+            except InputError as error:
+                finish(sender, failure(Refusal(str(error))))
+            except Exception as error:
+                finish(sender, failure(error))
+
+    def _start(self, request, sender):
+        check_supported(request)
+        rows = generation_requests(request, next(self._numbers))
+        exclude_input = flag(request, "exclude_input_in_output", default=self._exclude_input)
+        job = Job(request.request_id(), sender, rows, exclude_input=exclude_input)
+        self._jobs.add(job)
+        submitted = []
+        try:
+            for index, row in enumerate(rows):
+                self._engine.submit(row, lambda chunk, index=index: self._outbox.put((job, index, chunk)))
+                submitted.append(row)
+        except Exception:
+            job.closed = True
+            self._jobs.remove(job)
+            self._cancel(submitted)
+            raise
+
+    def _stop(self, request_id, sender):
+        if not request_id:
+            raise Refusal("Trying to stop a request but request ID is not provided", "INTERNAL")
+        for job in self._jobs.with_id(request_id):
+            self._cancel(job.rows)
+        finish(sender)
+
+    def _cancel(self, rows):
+        for row in rows:
+            self._engine.cancel(row.request_id)
+
+    def _send(self):
+        while (item := self._outbox.get()) is not None:
+            job, index, chunk = item
+            if job.closed:
+                continue
+            try:
+                job.deliver(index, chunk)
+            except Exception as error:
+                job.fail(error)
+            if job.closed:
+                self._jobs.remove(job)
+                self._cancel(job.unfinished_rows)
+
+    def _keep_house(self, period_s):
+        while not self._closing.wait(period_s):
+            for job in self._jobs.snapshot():
+                if job.notice_client_gone():
+                    self._cancel(job.rows)
+            self._gauges.refresh(self._engine.stats())
+
+    def finalize(self):
+        """Stop the threads."""
+        self._closing.set()
+        self._engine.close()
+        self._outbox.put(None)
+        for thread in self._threads:
+            thread.join()

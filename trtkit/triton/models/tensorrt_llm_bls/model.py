@@ -1,0 +1,137 @@
+"""tensorrt_llm_bls: the text API. One thread per request relays preprocessing and engine to the client."""
+
+import json
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from trtkit_io import Refusal, Settings, array, failure, finish, refuse_above, refuse_inputs, tensor
+from trtkit_relay import Relay, raise_error_of
+from trtkit_text import TextTokenizer
+from trtkit_wiring import FROM_PREPROCESSING, TO_ENGINE, TO_PREPROCESSING
+
+UNSUPPORTED = [
+    "decoder_text_input",
+    "image_input",
+    "image_bytes_input",
+    "image_url_input",
+    "video_bytes_input",
+    "use_draft_logits",
+    "embedding_bias_words",
+    "embedding_bias_weights",
+    "prompt_table_extra_id",
+]
+
+
+class TritonPythonModel:
+    """Concurrency is threads in one process; cancellation is one thread that waits for nobody."""
+
+    def initialize(self, args):
+        """Load the tokenizer and start the threads."""
+        settings = Settings(args)
+        self._engine = settings.text("tensorrt_llm_model_name", "tensorrt_llm")
+        self._accumulate = settings.flag("accumulate_tokens", default=False)
+        self._tokenizer = TextTokenizer(
+            settings.path("tokenizer_dir"),
+            skip_special_tokens=settings.flag("skip_special_tokens", default=True),
+        )
+        self._pool = ThreadPoolExecutor(int(settings.text("max_threads", "64")), "relay")
+        self._stops = ThreadPoolExecutor(4, "stop")
+        self._relays = set()
+        self._closing = threading.Event()
+        self._watcher = threading.Thread(
+            target=self._watch, args=(settings.seconds("cancellation_check_period_ms", 50),), name="watcher"
+        )
+        self._watcher.start()
+
+    def execute(self, requests):
+        """Take the requests and return at once; responses follow."""
+        for request in requests:
+            request_id = request.request_id() or uuid.uuid4().hex
+            relay = Relay(request_id, request.get_response_sender(), self._tokenizer.decode, self._accumulate)
+            self._relays.add(relay)
+            self._pool.submit(self._serve, request, relay)
+
+    def _serve(self, request, relay):
+        try:
+            self._check(request)
+            prepared = self._preprocess(request, relay)
+            relay.run(self._child(request, relay, prepared), streaming=_flag(request, "stream"))
+        except Exception as error:
+            finish(relay.sender, failure(error))
+        finally:
+            self._relays.discard(relay)
+
+    def _check(self, request):
+        refuse_inputs(request, UNSUPPORTED)
+        refuse_above(request, {"num_draft_tokens": 0, "beam_width": 1, "num_return_sequences": 1})
+        max_tokens = int(array(request, "max_tokens").min())
+        if max_tokens < 1:
+            raise Refusal(f"max_tokens must be above 0, got {max_tokens}")
+
+    def _preprocess(self, request, relay):
+        given = {name: array(request, source) for name, source in TO_PREPROCESSING.items()}
+        answer = pb_utils.InferenceRequest(
+            model_name="preprocessing",
+            request_id=relay.request_id,
+            requested_output_names=list(FROM_PREPROCESSING.values()),
+            inputs=[pb_utils.Tensor(name, values) for name, values in given.items() if values is not None],
+        ).exec()
+        raise_error_of(answer)
+        return answer
+
+    def _child(self, request, relay, prepared):
+        batch = len(array(request, "text_input"))
+        inputs = [
+            pb_utils.Tensor(name, values.as_numpy())
+            for name, source in FROM_PREPROCESSING.items()
+            if (values := pb_utils.get_output_tensor_by_name(prepared, source)) is not None
+        ]
+        for name, source in TO_ENGINE.items():
+            if (values := array(request, source)) is not None:
+                # Scalars arrive without their last dimension, which the engine model wants from its clients.
+                inputs.append(pb_utils.Tensor(name, values.reshape(batch, 1) if values.ndim == 1 else values))
+        return pb_utils.InferenceRequest(
+            model_name=self._engine,
+            request_id=relay.request_id,
+            requested_output_names=relay.wanted_outputs(request),
+            inputs=inputs,
+            parameters=json.loads(request.parameters() or "{}"),
+        )
+
+    def _watch(self, period_s):
+        while not self._closing.wait(period_s):
+            for relay in list(self._relays):
+                # Again and again while it lives: the first stop may overtake the request that it should stop.
+                if relay.notice_client_gone():
+                    self._stops.submit(self._stop, relay.request_id)
+
+    def _stop(self, request_id):
+        one = np.ones((1, 1), np.int32)
+        stop = pb_utils.InferenceRequest(
+            model_name=self._engine,
+            request_id=request_id,
+            requested_output_names=["output_ids"],
+            inputs=[
+                tensor("input_ids", one, np.int32),
+                tensor("input_lengths", one, np.int32),
+                tensor("request_output_len", one, np.int32),
+                tensor("stop", one, np.bool_),
+            ],
+        )
+        for _ in stop.exec(decoupled=True):
+            pass
+
+    def finalize(self):
+        """Stop the threads."""
+        self._closing.set()
+        self._watcher.join()
+        self._stops.shutdown(cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)
+
+
+def _flag(request, name):
+    values = array(request, name)
+    return values is not None and bool(values.reshape(-1)[0])
