@@ -13,6 +13,9 @@ from trtkit.plan import Plan
 class Backend(Protocol):
     """Compiles a TensorRT-LLM checkpoint into an engine folder."""
 
+    files: tuple[str, ...]
+    """The engine's files."""
+
     def versions(self) -> Mapping[str, str]:
         """Return the versions and settings that can change the engine's bytes; they are part of its key.
 

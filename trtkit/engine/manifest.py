@@ -6,14 +6,17 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import trtkit
 from trtkit.conventions import MANIFEST
 from trtkit.errors import InputError
 
 SCHEMA_VERSION = 1
 _CHUNK_BYTES = 1 << 20
+_PRODUCING_ROOMS = ("catalog", "plan", "checkpoint", "quantize", "engine")
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,16 @@ def canonical_json(value: Mapping[str, Any]) -> str:
 def content_key(inputs: Mapping[str, Any]) -> str:
     """Return the SHA-256 (hex) of the canonical JSON of a stage's inputs."""
     return hashlib.sha256(canonical_json(inputs).encode()).hexdigest()
+
+
+@cache
+def code_digest() -> str:
+    """Return the SHA-256 (hex) of the code that makes products: a change of it makes them stale, a release need not."""
+    package = Path(trtkit.__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted(path for room in _PRODUCING_ROOMS for path in (package / room).rglob("*.py")):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()
 
 
 def sha256_of(path: Path) -> str:

@@ -28,6 +28,8 @@ class Stage:
     inputs: Mapping[str, Any]
     run: Callable[[Path], Mapping[str, Any]]
     """Fill the folder; return facts for the manifest."""
+    files: tuple[str, ...] = ()
+    """The files that it writes, as far as they are known beforehand."""
 
     @property
     def key(self) -> str:

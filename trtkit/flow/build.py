@@ -6,23 +6,28 @@ rebuilds only what follows from it.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import trtkit
 from trtkit.checkpoint.convert import ConversionReport, convert
 from trtkit.checkpoint.hf import CONFIG_FILES, HfCheckpoint
+from trtkit.checkpoint.source import find as find_source
 from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.contract import ContractFile
+from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.engine.backend import backend_for
-from trtkit.engine.manifest import sha256_of
+from trtkit.engine.manifest import code_digest, sha256_of
 from trtkit.engine.store import Product, Stage, Store
 from trtkit.errors import ContractError
 from trtkit.plan import Machine, Plan, make_plan
 from trtkit.plan.resolve import quant_plan
+
+CHECKPOINT = "checkpoint"
+"""Folder of the checkpoint inside its product, whose own root holds the manifest."""
 
 Report = Callable[[str, int, "int | None"], None]
 
@@ -44,7 +49,7 @@ class Step:
 
     stage: str
     state: str
-    """``hit``, ``build``, or ``unknown`` when an earlier stage has to run first."""
+    """``hit``, ``build``, or ``fetch`` for a source that is not here yet."""
     path: str
     files: tuple[str, ...]
 
@@ -61,7 +66,12 @@ def resolve(file: ContractFile, store: Store, report: Report) -> tuple[HfCheckpo
     Raises:
         InputError: The source or the contract is wrong; plan problems name the contract's lines.
     """
-    folder = resolve_source(file.contract.model.source, file.path.parent, store.root / "source", report)
+    return _plan_for(
+        file, resolve_source(file.contract.model.source, file.path.parent, store.root / "source", report)
+    )
+
+
+def _plan_for(file: ContractFile, folder: Path) -> tuple[HfCheckpoint, Plan]:
     source = HfCheckpoint.open(folder)
     try:
         return source, make_plan(file.contract, source.config, this_machine())
@@ -76,10 +86,32 @@ def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
         TrtkitError: A stage failed; earlier products stay, nothing half-made does.
     """
     source, plan = resolve(file, store, report)
-    checkpoint = store.produce(convert_stage(source, plan, report))
-    engine = store.produce(compile_stage(checkpoint, plan, report))
-    repository = store.produce(repo_stage(engine, source, plan, report))
-    return BuildOutcome(plan, source.folder, (checkpoint, engine, repository), repository.path)
+    products = tuple(store.produce(stage) for stage in stages(source, plan, store, report))
+    return BuildOutcome(plan, source.folder, products, products[-1].path)
+
+
+def preview(file: ContractFile, store: Store) -> list[Step]:
+    """Say what a build would do, and write nothing; without its source nothing but the fetch is known."""
+    folder = find_source(file.contract.model.source, file.path.parent, store.root / "source")
+    if folder is None:
+        return [Step("source", "fetch", file.contract.model.source, ())]
+    source, plan = _plan_for(file, folder)
+    return [
+        Step(
+            stage=stage.name,
+            state="build" if store.find(stage.name, stage.key) is None else "hit",
+            path=str(store.path(stage.name, stage.key)),
+            files=stage.files,
+        )
+        for stage in stages(source, plan, store, lambda *_: None)
+    ]
+
+
+def stages(source: HfCheckpoint, plan: Plan, store: Store, report: Report) -> tuple[Stage, Stage, Stage]:
+    """Return the build's stages in order; each names the one before it by its key."""
+    checkpoint = convert_stage(source, plan, report)
+    engine = compile_stage(checkpoint, plan, store, report)
+    return checkpoint, engine, repo_stage(engine, source, plan, store, report)
 
 
 def convert_source(
@@ -94,38 +126,34 @@ def convert_stage(source: HfCheckpoint, plan: Plan, report: Report) -> Stage:
     """Hugging Face folder → TensorRT-LLM checkpoint."""
 
     def run(out: Path) -> Mapping[str, Any]:
-        outcome = convert(
-            source, out / "checkpoint", dtype=plan.dtype, quantization=plan.quantization, progress=report
-        )
-        return asdict(outcome)
+        target = out / CHECKPOINT
+        done = convert(source, target, dtype=plan.dtype, quantization=plan.quantization, progress=report)
+        return {"tensors": done.tensors, "bytes": done.bytes_written, "tied_embeddings": done.tied_embeddings}
 
-    shards = {info.path for info in source.tensors.values()}
+    described = {source.folder / name for name in CONFIG_FILES}
+    weights = {info.path for info in source.tensors.values()}
     inputs = {
-        "trtkit": trtkit.__version__,
-        "source": _digests(
-            [
-                *(source.folder / name for name in CONFIG_FILES),
-                *{info.path for info in source.tensors.values()},
-            ]
-        ),
+        "code": code_digest(),
+        "source": _digests(described | weights),
         "dtype": plan.dtype,
         "quantization": asdict(plan.quantization),
     }
-    return Stage("convert", inputs, run)
+    files = (f"{CHECKPOINT}/{CHECKPOINT_CONFIG}", f"{CHECKPOINT}/{rank_file(0)}")
+    return Stage("convert", inputs, run, files)
 
 
-def compile_stage(checkpoint: Product, plan: Plan, report: Report) -> Stage:
+def compile_stage(checkpoint: Stage, plan: Plan, store: Store, report: Report) -> Stage:
     """Checkpoint → engine."""
     backend = backend_for(plan.backend)
 
     def run(out: Path) -> Mapping[str, Any]:
         report("compile", 0, None)
-        facts = backend.compile(checkpoint.path / "checkpoint", out, plan)
+        facts = backend.compile(store.path(checkpoint.name, checkpoint.key) / CHECKPOINT, out, plan)
         report("compile", 1, 1)
         return facts
 
     inputs = {
-        "trtkit": trtkit.__version__,
+        "code": code_digest(),
         "checkpoint": checkpoint.key,
         "backend": dict(backend.versions()),
         "limits": asdict(plan.limits),
@@ -133,10 +161,10 @@ def compile_stage(checkpoint: Product, plan: Plan, report: Report) -> Stage:
         "enable_block_reuse": plan.enable_block_reuse,
         "threads": plan.threads,
     }
-    return Stage("compile", inputs, run)
+    return Stage("compile", inputs, run, files=backend.files)
 
 
-def repo_stage(engine: Product, source: HfCheckpoint, plan: Plan, report: Report) -> Stage:
+def repo_stage(engine: Stage, source: HfCheckpoint, plan: Plan, store: Store, report: Report) -> Stage:
     """Engine → Triton model repository."""
     from trtkit.triton.folder import TOKENIZER_FILES, install, write
     from trtkit.triton.repository import render
@@ -146,16 +174,16 @@ def repo_stage(engine: Product, source: HfCheckpoint, plan: Plan, report: Report
     def run(out: Path) -> Mapping[str, Any]:
         report("repo", 0, None)
         write(files, out)
-        install(out, engine.path, source.folder)
+        install(out, store.path(engine.name, engine.key), source.folder)
         report("repo", 1, 1)
         return {"models": sorted({name.split("/")[0] for name in files if "/" in name})}
 
     inputs = {
         "engine": engine.key,
         "tokenizer": _digests(source.folder / name for name in TOKENIZER_FILES),
-        "files": {name: content.decode() for name, content in files.items()},
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
-    return Stage("repo", inputs, run)
+    return Stage("repo", inputs, run, files=tuple(files))
 
 
 def _digests(paths: Iterable[Path]) -> dict[str, str]:

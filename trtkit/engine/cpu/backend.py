@@ -8,7 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from trtkit.engine.cpu.compile import compile_engine
+from trtkit.conventions import CHECKPOINT_CONFIG
+from trtkit.engine.cpu.compile import MODEL_FILE, compile_engine
 from trtkit.engine.cpu.precision import runtime_block
 from trtkit.errors import EnvironmentLacks
 from trtkit.plan import Plan
@@ -18,6 +19,8 @@ _PACKAGES = ("openvino", "openvino-genai")
 
 class CpuBackend:
     """OpenVINO as the engine."""
+
+    files = (MODEL_FILE, Path(MODEL_FILE).with_suffix(".bin").name, CHECKPOINT_CONFIG)
 
     def versions(self) -> Mapping[str, str]:
         """Return the compiler's versions and the numeric settings."""
