@@ -82,6 +82,8 @@ class IncrementalDetokenizer:
 
     def flush(self) -> str:
         """Return what is held back, incomplete as it may be."""
+        if len(self._window) == self._shown_tokens:
+            return ""
         delta = self._gain(self._decode(self._window))
         self._advance()
         return delta
