@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.conventions import CHECKPOINT_CONFIG
-from trtkit.engine.cpu.compile import MODEL_FILE, compile_engine
+from trtkit.engine.cpu.compile import compile_engine
+from trtkit.engine.cpu.folder import MODEL_FILE
 from trtkit.engine.cpu.precision import runtime_block
 from trtkit.errors import EnvironmentLacks
 from trtkit.plan import Plan

@@ -1,0 +1,98 @@
+"""From a TensorRT-LLM checkpoint to an engine folder: OpenVINO's model and a ``config.json`` like TensorRT-LLM's."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import trtkit
+from trtkit.conventions import CHECKPOINT_CONFIG
+from trtkit.engine.cpu.folder import MODEL_FILE, EngineFolder
+from trtkit.engine.cpu.kv import BLOCK_TOKENS
+from trtkit.engine.cpu.precision import runtime_block
+from trtkit.errors import StageError
+from trtkit.plan.types import Plan
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What a compilation made."""
+
+    engine_dir: Path
+    graph_s: float
+    """Reading the checkpoint, quantizing and writing the model."""
+    compile_s: float
+    """Compiling what was written, and one token of it."""
+    model_bytes: int
+    weights_bytes: int
+
+
+def compile_engine(checkpoint_dir: Path, out_dir: Path, plan: Plan) -> EngineInfo:
+    """Write the engine into the empty ``out_dir`` and prove that it runs; raise :class:`StageError`."""
+    import openvino as ov
+
+    from trtkit.checkpoint.trtllm import TrtllmCheckpoint
+    from trtkit.engine.cpu.graph import build_model
+
+    _check(plan)
+    start_s = time.monotonic()
+    checkpoint = TrtllmCheckpoint.open(checkpoint_dir)
+    ov.save_model(build_model(checkpoint), out_dir / MODEL_FILE, compress_to_fp16=False)
+    config = engine_config(dict(checkpoint.config), plan)
+    (out_dir / CHECKPOINT_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    written_s = time.monotonic()
+    prove(out_dir)
+    return EngineInfo(
+        engine_dir=out_dir,
+        graph_s=written_s - start_s,
+        compile_s=time.monotonic() - written_s,
+        model_bytes=(out_dir / MODEL_FILE).stat().st_size,
+        weights_bytes=(out_dir / MODEL_FILE).with_suffix(".bin").stat().st_size,
+    )
+
+
+def engine_config(pretrained_config: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """Return the engine's ``config.json``."""
+    limits = plan.limits
+    return {
+        "version": trtkit.__version__,
+        "backend": "cpu",
+        "pretrained_config": pretrained_config,
+        "build_config": {
+            "max_batch_size": limits.max_batch_size,
+            "max_input_len": limits.max_input_len,
+            "max_seq_len": limits.max_seq_len,
+            "max_num_tokens": limits.max_num_tokens,
+            "max_beam_width": 1,
+            "tokens_per_block": limits.tokens_per_block,
+            "kv_blocks": plan.memory.kv_blocks,
+            "enable_block_reuse": plan.enable_block_reuse,
+        },
+        "runtime": runtime_block(plan.threads),
+    }
+
+
+def prove(engine_dir: Path) -> None:
+    """Run one token through the paged pipeline; raise :class:`StageError` unless it comes out finite."""
+    from trtkit.engine.cpu.pipeline import probe, reason
+
+    try:
+        log_prob = probe(EngineFolder.open(engine_dir))
+    except RuntimeError as error:
+        hint = "the CPU back end needs OpenVINO 2026.4; `trtkit doctor` shows what is installed"
+        raise StageError(f"OpenVINO cannot run it: {reason(error)}", path=engine_dir, hint=hint) from error
+    if not math.isfinite(log_prob):
+        hint = "the checkpoint holds values that are not finite; `trtkit verify` names the tensors"
+        raise StageError("the first token has no finite probability", path=engine_dir, hint=hint)
+
+
+def _check(plan: Plan) -> None:
+    if plan.limits.tokens_per_block != BLOCK_TOKENS:
+        raise StageError(
+            f"tokens_per_block is {plan.limits.tokens_per_block}, the CPU back end has blocks of {BLOCK_TOKENS}",
+            hint=f"set engine.kv_cache.tokens_per_block: {BLOCK_TOKENS}",
+        )

@@ -1,0 +1,145 @@
+"""One live request: tokens from the pipeline through bans and stop words to its caller."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trtkit.engine.cpu.bans import Bans, surface_variants
+from trtkit.engine.cpu.oracle import OracleSession
+from trtkit.engine.cpu.pipeline import Decoding, Pipeline
+from trtkit.engine.cpu.request import FinishReason, GenerationRequest, OnTokens, TokenChunk
+from trtkit.engine.cpu.sampling import choose
+from trtkit.engine.cpu.stops import StopGuard, Token
+from trtkit.engine.cpu.vocabulary import TextVocabulary, TokenIds
+
+_log = logging.getLogger(__name__)
+
+
+class Phase(enum.Enum):
+    """Who chooses the next token."""
+
+    IN_PIPELINE = enum.auto()
+    BY_HAND = enum.auto()
+    """The oracle: after a ban, when the pipeline could not count the tokens before it for its penalties."""
+    ENDED = enum.auto()
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What all generations of an engine share."""
+
+    pipeline: Pipeline
+    vocabulary: TextVocabulary | None
+    open_oracle: Callable[[], OracleSession]
+
+
+class Generation:
+    """One live request. Lives on the engine's thread."""
+
+    def __init__(self, request: GenerationRequest, on_tokens: OnTokens, workshop: Workshop) -> None:
+        self.request = request
+        self.phase = Phase.IN_PIPELINE
+        self._on_tokens = on_tokens
+        self._workshop = workshop
+        vocabulary = workshop.vocabulary or TokenIds()
+        self._guard = StopGuard(map(vocabulary.decode, request.stop_words), vocabulary)
+        self._bans = Bans(surface_variants(request.bad_words, workshop.vocabulary))
+        self._generated: list[int] = []
+        self._ready: list[Token] = []
+        self._cum_log_prob = 0.0
+        self._finish: FinishReason | None = None
+        self._message = ""
+        self._oracle: OracleSession | None = None
+        self._decoding: Decoding = workshop.pipeline.add(request)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last chunk was handed out."""
+        return self.phase is Phase.ENDED
+
+    def advance(self) -> None:
+        """Take the tokens of the last step and hand out what is certain."""
+        if self.phase is Phase.BY_HAND:
+            self._choose()
+        else:
+            self._read()
+        self._hand_out()
+
+    def end(self, reason: FinishReason, message: str = "") -> None:
+        """End from outside: cancelled, or the engine failed. What was held back is dropped."""
+        self._close(reason, message)
+        self._hand_out()
+
+    def _read(self) -> None:
+        for token in self._decoding.read():
+            if token.id in self._bans.completing(self._history()):
+                self._decoding.cancel()
+                self._choose()
+                break
+            self._take(token)
+            if self.ended:
+                return
+        if self._decoding.dropped and not self.ended:
+            self._close(FinishReason.ERROR, "the KV pool has no room for this sequence")
+
+    def _choose(self) -> None:
+        """Choose one token from the model's logits without those that complete a bad word, then go on."""
+        self._oracle = self._oracle or self._workshop.open_oracle()
+        history = self._history()
+        logits = self._oracle.next_logits(history)
+        self._take(Token(*choose(logits, self.request, self._generated, self._bans.completing(history))))
+        if self.ended:
+            return
+        if self.request.presence_penalty or self.request.frequency_penalty:
+            self.phase = Phase.BY_HAND
+        else:
+            self._decoding = self._workshop.pipeline.add(self.request, self._generated)
+
+    def _take(self, token: Token) -> None:
+        if self.request.stops_at_end_id and token.id == self.request.end_id:
+            self._ready += self._guard.flush()
+            self._close(FinishReason.STOP_WORDS if self._guard.stopped else FinishReason.END_ID)
+            return
+        self._generated.append(token.id)
+        self._ready += self._guard.push(token)
+        if not self._guard.stopped and len(self._generated) == self.request.max_tokens:
+            self._ready += self._guard.flush()
+            self._close(FinishReason.LENGTH)
+        if self._guard.stopped:
+            self._close(FinishReason.STOP_WORDS)
+
+    def _close(self, reason: FinishReason, message: str = "") -> None:
+        """Enter the last phase."""
+        if self.phase is Phase.IN_PIPELINE:
+            self._decoding.cancel()
+        self.phase = Phase.ENDED
+        self._finish, self._message = reason, message
+
+    def _hand_out(self) -> None:
+        if not self.ended and not (self._ready and self.request.streaming):
+            return
+        tokens, self._ready = self._ready, []
+        try:
+            self._on_tokens(self._chunk(tokens))
+        except Exception:  # a caller's bug must not stop the others
+            _log.exception("request %s: its receiver failed", self.request.request_id)
+            if not self.ended:
+                self._close(FinishReason.ERROR)
+
+    def _chunk(self, tokens: list[Token]) -> TokenChunk:
+        log_probs = tuple(token.log_prob for token in tokens)
+        self._cum_log_prob += sum(log_probs)
+        asked = self.request.return_log_probs
+        return TokenChunk(
+            tokens=tuple(token.id for token in tokens),
+            finish_reason=self._finish,
+            message=self._message,
+            log_probs=log_probs if asked else None,
+            cum_log_prob=self._cum_log_prob if asked else None,
+        )
+
+    def _history(self) -> list[int]:
+        return self.request.input_ids + self._generated

@@ -1,0 +1,136 @@
+"""The engine: one thread that admits, cancels, steps and hands out."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from functools import cached_property, partial
+from pathlib import Path
+
+from trtkit.engine.cpu.admission import refusal
+from trtkit.engine.cpu.folder import EngineFolder
+from trtkit.engine.cpu.generation import Generation, Phase, Workshop
+from trtkit.engine.cpu.kv import BLOCK_TOKENS
+from trtkit.engine.cpu.oracle import Oracle, OracleSession
+from trtkit.engine.cpu.pipeline import Load, Pipeline, reason
+from trtkit.engine.cpu.request import EngineStats, FinishReason, GenerationRequest, OnTokens, TokenChunk
+from trtkit.engine.cpu.vocabulary import TextVocabulary
+
+YIELD_S = 0.0002
+"""Pause after tokens were handed out. A step holds Python's lock, so without it whoever sends them would wait for
+the next step: 10 ms and more on each token. Long enough for a thread to wake up, 1-2 % of a step."""
+
+_Command = Callable[[], None]
+
+
+class CpuEngine:
+    """In-flight batching over one engine folder. Its methods may be called from any thread."""
+
+    def __init__(self, engine_dir: Path, tokenizer_path: Path | None = None) -> None:
+        self._folder = EngineFolder.open(engine_dir)
+        vocabulary = TextVocabulary.open(tokenizer_path) if tokenizer_path else None
+        self._pipeline = Pipeline(self._folder)
+        self._workshop = Workshop(self._pipeline, vocabulary, self._open_oracle)
+        self._live: dict[str, Generation] = {}
+        self._load = Load()
+        self._inbox: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+        self.failure = ""
+        """Why the engine can run nothing any more; empty while it can."""
+        self._thread = threading.Thread(target=self._run, name="trtkit-engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, request: GenerationRequest, on_tokens: OnTokens) -> None:
+        """Queue a request. Everything about it, refusals too, comes as chunks to ``on_tokens``."""
+        with self._lock:
+            if not self._closed:
+                self._inbox.put(partial(self._admit, request, on_tokens))
+                return
+        _refuse(on_tokens, "the engine is closed")
+
+    def cancel(self, request_id: str) -> None:
+        """End a live request with a CANCELLED chunk; unknown ids are ignored."""
+        self._inbox.put(partial(self._cancel, request_id))
+
+    def stats(self) -> EngineStats:
+        """Return the load after the last step."""
+        live, load = len(self._live), self._load
+        active = min(load.sequences, live)
+        return EngineStats(active, live - active, load.blocks, self._folder.kv_blocks, BLOCK_TOKENS)
+
+    def close(self) -> None:
+        """Cancel what is live and stop the thread."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._inbox.put(None)
+        self._thread.join()
+
+    @cached_property
+    def _oracle(self) -> Oracle:
+        return Oracle(self._folder.model_file, self._folder.properties)
+
+    def _open_oracle(self) -> OracleSession:
+        return self._oracle.open()
+
+    def _run(self) -> None:
+        while self._obey():
+            self._step()
+        for generation in self._live.values():
+            generation.end(FinishReason.CANCELLED, "the engine was closed")
+        self._live.clear()
+
+    def _obey(self) -> bool:
+        """Carry out the commands that have come; wait for one when there is nothing to do. False at the end."""
+        idle = not self._live and (bool(self.failure) or not self._pipeline.busy)
+        try:
+            command = self._inbox.get(block=idle)
+            while command is not None:
+                command()
+                command = self._inbox.get_nowait()
+        except queue.Empty:
+            return True
+        return False
+
+    def _admit(self, request: GenerationRequest, on_tokens: OnTokens) -> None:
+        message = self.failure or refusal(request, self._folder)
+        if request.request_id in self._live:
+            message = f"a request with id {request.request_id!r} is still running"
+        if message:
+            _refuse(on_tokens, message)
+            return
+        try:
+            self._live[request.request_id] = Generation(request, on_tokens, self._workshop)
+        except RuntimeError as error:
+            _refuse(on_tokens, reason(error))
+
+    def _cancel(self, request_id: str) -> None:
+        generation = self._live.pop(request_id, None)
+        if generation is not None:
+            generation.end(FinishReason.CANCELLED)
+
+    def _step(self) -> None:
+        try:
+            if self._pipeline.busy:
+                self._pipeline.step()
+            for generation in self._live.values():
+                generation.advance()
+        except RuntimeError as error:
+            self._fail(reason(error))
+        self._live = {key: live for key, live in self._live.items() if live.phase is not Phase.ENDED}
+        self._load = self._pipeline.load() if self._live else Load()
+        time.sleep(YIELD_S)
+
+    def _fail(self, message: str) -> None:
+        """Give up: after an error inside a step the pipeline's state is unknown."""
+        self.failure = f"the engine failed: {message}"
+        for generation in self._live.values():
+            if not generation.ended:
+                generation.end(FinishReason.ERROR, self.failure)
+
+
+def _refuse(on_tokens: OnTokens, message: str) -> None:
+    on_tokens(TokenChunk(finish_reason=FinishReason.ERROR, message=message))
