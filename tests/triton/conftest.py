@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from trtkit.checkpoint.convert import convert
+from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.safetensors import SafetensorsWriter, TensorSpec
+from trtkit.engine.cpu.compile import compile_engine
 from trtkit.plan.model import ModelConfig
 from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Zones
+from trtkit.triton.folder import install, write
+from trtkit.triton.repository import render
+from trtkit.triton.server import TritonServer
 
 CORPUS = [
     "The quick brown fox jumps over the lazy dog.\n\n    def f(x):\n        return {'a': x}\n",
@@ -49,8 +58,6 @@ def sentencepiece_like(vocab_size: int = 520) -> Tokenizer:
 
 def _unmark_bytes(tokenizer: Tokenizer, bytes_: list[str]) -> Tokenizer:
     """Byte tokens must be in the vocabulary without being special."""
-    import json
-
     state = json.loads(tokenizer.to_str())
     state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] not in bytes_]
     return Tokenizer.from_str(json.dumps(state))
@@ -112,3 +119,74 @@ def plan() -> Plan:
         zones=Zones(2048, 256 * 24, 8),
         enable_block_reuse=True,
     )
+
+
+def write_random_llama(folder: Path, model: ModelConfig) -> None:
+    """A Hugging Face folder whose greedy text wanders: big embeddings, small everything else."""
+    folder.mkdir()
+    config = {
+        "architectures": [model.architecture],
+        "model_type": "llama",
+        "hidden_size": model.hidden_size,
+        "num_hidden_layers": model.num_layers,
+        "num_attention_heads": model.num_heads,
+        "num_key_value_heads": model.num_kv_heads,
+        "head_dim": model.head_size,
+        "intermediate_size": model.intermediate_size,
+        "vocab_size": model.vocab_size,
+        "hidden_act": model.hidden_act,
+        "rms_norm_eps": model.norm_epsilon,
+        "max_position_embeddings": model.max_position_embeddings,
+        "rope_theta": model.rotary_base,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = dict(_random_tensors(model, np.random.default_rng(7)))
+    specs = [TensorSpec(name, "float32", values.shape) for name, values in tensors.items()]
+    with SafetensorsWriter(folder / "model.safetensors", specs) as writer:
+        for spec in writer.order:
+            writer.write(spec, [tensors[spec.name]])
+
+
+def _random_tensors(model: ModelConfig, rng: np.random.Generator):
+    hidden, kv = model.hidden_size, model.num_kv_heads * model.head_size
+
+    def normal(*shape):
+        return rng.normal(0, shape[-1] ** -0.5, shape).astype(np.float32)
+
+    yield "model.embed_tokens.weight", normal(model.vocab_size, hidden) * 8
+    yield "lm_head.weight", normal(model.vocab_size, hidden) * 3
+    yield "model.norm.weight", np.ones(hidden, np.float32)
+    for layer in range(model.num_layers):
+        prefix = f"model.layers.{layer}."
+        for name, rows in (("q", hidden), ("k", kv), ("v", kv), ("o", hidden)):
+            yield f"{prefix}self_attn.{name}_proj.weight", normal(rows, hidden) * 2
+        yield f"{prefix}mlp.gate_proj.weight", normal(model.intermediate_size, hidden) * 2
+        yield f"{prefix}mlp.up_proj.weight", normal(model.intermediate_size, hidden) * 2
+        yield f"{prefix}mlp.down_proj.weight", normal(hidden, model.intermediate_size) * 2
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            yield f"{prefix}{norm}.weight", np.ones(hidden, np.float32)
+
+
+@pytest.fixture(scope="session")
+def repo(tmp_path_factory, plan, tokenizer_dir) -> Path:
+    """A whole repository: rendered, with a compiled engine and a tokenizer in place."""
+    work = tmp_path_factory.mktemp("triton")
+    write_random_llama(work / "hf", plan.model)
+    convert(HfCheckpoint.open(work / "hf"), work / "checkpoint", dtype="float32", quantization=plan.quantization)
+    (work / "engine").mkdir()
+    compile_engine(work / "checkpoint", work / "engine", plan)
+    write(render(plan), work / "repo")
+    install(work / "repo", work / "engine", tokenizer_dir)
+    return work / "repo"
+
+
+@pytest.fixture(scope="session")
+def server(repo, tmp_path_factory):
+    log_file = tmp_path_factory.mktemp("log") / "triton.log"
+    with TritonServer(repo, log_file=log_file) as running:
+        running.wait_ready(60)
+        yield running

@@ -123,7 +123,8 @@ def _engine(plan: Plan, *, with_context: bool) -> Any:
 def _postprocessing(plan: Plan) -> Any:
     config = _model(plan, POSTPROCESSING_MODEL, tensors.POSTPROCESSING_INPUTS, tensors.POSTPROCESSING_OUTPUTS)
     _run_python(config, instances=PROCESSING_INSTANCES)
-    config.dynamic_batching.SetInParent()
+    # With two instances, the chunks of a stream would overtake each other on their way through the ensemble.
+    config.dynamic_batching.preserve_ordering = True
     _set_parameters(config, {"tokenizer_dir": TOKENIZER_FOLDER, "skip_special_tokens": "true"})
     return config
 
