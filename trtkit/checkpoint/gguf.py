@@ -204,7 +204,7 @@ def _write_tensors(
 def _row_order(spec: TensorSpec, config: Mapping[str, Any]) -> npt.NDArray[np.intp] | None:
     """Return the order in which rows are to be taken, or None for as they are.
 
-    llama.cpp interleaves the two halves of every head of Q and K: row ``2 * i + half`` was ``i + half * head_size / 2``.
+    llama.cpp interleaves the halves of every head of Q and K: row ``2 * i + half`` was ``half * head_size / 2 + i``.
     """
     heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
     count = heads.get(spec.name.split(".")[-2])

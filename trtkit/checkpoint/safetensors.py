@@ -139,7 +139,8 @@ def _check_start(path: Path, start: bytes, size: int) -> None:
     if start.startswith(_LFS_FIRST_LINE):
         message = f"a Git-LFS pointer, not the file itself ({lfs_size(path) or 0:,} bytes)"
         raise InputError(message, path=path, hint="run `git lfs pull` in the model's folder")
-    if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<":
+    # A header of 60 bytes also begins with "<"; but its length ends in zero bytes.
+    if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<" and 0 not in start[:8]:
         hint = "open it in a text editor to see what the server said, then download the file again"
         raise InputError("an HTML page, not a safetensors file", path=path, hint=hint)
 

@@ -18,7 +18,7 @@ from trtkit.checkpoint.staging import scratch_folder
 from trtkit.errors import InputError, VerificationError
 
 _PYPI = "pypi:"
-_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def resolve(source: str, base: Path, store: Path, progress: Progress) -> Path:

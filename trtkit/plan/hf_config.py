@@ -32,13 +32,18 @@ def parse_hf_config(
     arch = find_architecture(raw, file)
     fields = Fields(raw, file)
     config = _read(fields, arch, generation or {})
-    _check_geometry(fields, config)
+    if not _errors(fields):
+        # Sizes that were reported as wrong would only be reported again.
+        _check_geometry(fields, arch, config)
     _check_window(fields, arch, config)
     _check_other_keys(fields, arch)
-    errors = [problem for problem in fields.problems if problem.severity is Severity.ERROR]
-    if errors:
+    if errors := _errors(fields):
         raise ContractError(errors)
     return config, fields.problems
+
+
+def _errors(fields: Fields) -> list[Problem]:
+    return [problem for problem in fields.problems if problem.severity is Severity.ERROR]
 
 
 def find_architecture(raw: Mapping[str, Any], file: str = "config.json") -> Architecture:
@@ -72,7 +77,7 @@ def _read(fields: Fields, arch: Architecture, generation: Mapping[str, Any]) -> 
         num_layers=fields.count(*args("num_layers")),
         num_heads=num_heads,
         num_kv_heads=fields.count(*args("num_kv_heads")) or num_heads,
-        head_size=fields.count(*args("head_size")) or _head_size(fields, hidden_size, num_heads),
+        head_size=fields.count(*args("head_size")) or max(1, hidden_size // num_heads),
         intermediate_size=fields.count(*args("intermediate_size")),
         vocab_size=fields.count(*args("vocab_size")),
         hidden_act=_activation(fields, arch, args("hidden_act")),
@@ -88,15 +93,6 @@ def _read(fields: Fields, arch: Architecture, generation: Mapping[str, Any]) -> 
         eos_token_ids=eos,
         pad_token_id=pad[0] if pad else None,
     )
-
-
-def _head_size(fields: Fields, hidden_size: int, num_heads: int) -> int:
-    if hidden_size % num_heads:
-        fields.error(
-            "head_dim",
-            f"is absent, and hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads}",
-        )
-    return max(1, hidden_size // num_heads)
 
 
 def _activation(fields: Fields, arch: Architecture, args: tuple[Any, ...]) -> str:
@@ -131,7 +127,13 @@ def _token_ids(fields: Fields, name: str, generation: Mapping[str, Any]) -> tupl
     return tuple(dict.fromkeys(token for token in ids if token >= 0))
 
 
-def _check_geometry(fields: Fields, config: ModelConfig) -> None:
+def _check_geometry(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
+    divides = config.hidden_size % config.num_heads == 0
+    if not divides and all(fields.raw.get(key) is None for key in arch.keys["head_size"]):
+        fields.error(
+            "head_dim",
+            f"is absent, and hidden_size {config.hidden_size} is no multiple of {config.num_heads} heads",
+        )
     if config.num_heads % config.num_kv_heads:
         fields.error(
             "num_key_value_heads",

@@ -1,0 +1,316 @@
+"""Conversion: byte for byte what the reference writes, everything accounted for, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from trtkit.checkpoint.convert import convert
+from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.trtllm import TrtllmCheckpoint, verify
+from trtkit.errors import ContractError, InputError
+from trtkit.plan.types import QuantPlan
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def converted(folder: Path, quantization: QuantPlan, *, dtype="bfloat16", out=None) -> TrtllmCheckpoint:
+    out = out or folder.with_name("out")
+    convert(HfCheckpoint.open(folder), out, dtype=dtype, quantization=quantization)
+    return TrtllmCheckpoint.open(out)
+
+
+def refusal(folder: Path, quantization: QuantPlan, error=InputError, **options) -> str:
+    """Return the message, after making sure that nothing was left behind."""
+    before = sorted(folder.parent.iterdir())
+    with pytest.raises(error) as caught:
+        converted(folder, quantization, **options)
+    assert caught.value.exit_code == 2
+    assert sorted(folder.parent.iterdir()) == before
+    return str(caught.value)
+
+
+def drop(*names):
+    return lambda tensors: [tensors.pop(name) for name in names]
+
+
+@pytest.mark.parametrize("case", sorted(path.name for path in (GOLDEN / "cases").iterdir()))
+def test_the_reference_converter_writes_the_same_bytes(case, tmp_path, plain):
+    expected = json.loads((GOLDEN / "cases" / case / "expected.json").read_text())
+    reference = json.loads((GOLDEN / "cases" / case / "config.json").read_text())
+    source = GOLDEN / "sources" / expected["source"]
+    checkpoint = converted(source, plain, dtype=reference["dtype"], out=tmp_path / "out")
+    tensors = {
+        name: {
+            "dtype": checkpoint.info(name).dtype,
+            "shape": list(checkpoint.info(name).shape),
+            "sha256": hashlib.sha256(checkpoint.tensor(name).tobytes()).hexdigest(),
+        }
+        for name in checkpoint.names
+    }
+    assert tensors == expected["tensors"]["rank0.safetensors"]
+    for key, value in checkpoint.config.items():
+        if isinstance(value, dict) and key in reference:
+            # The rotary type is written in both spellings; the other sections hold no more than the reference.
+            assert {k: v for k, v in value.items() if k != "type"}.items() <= reference[key].items()
+        elif key != "producer":
+            assert value == reference[key], key
+
+
+def test_what_was_written_verifies(tiny_llama, plain):
+    folder = tiny_llama(attention_bias=True, mlp_bias=True)
+    assert verify(converted(folder, plain).folder) == []
+
+
+def test_an_explicit_head_size_shapes_attention(tiny_llama, plain):
+    checkpoint = converted(tiny_llama(head_dim=32), plain)
+    assert checkpoint.info("transformer.layers.0.attention.qkv.weight").shape == ((4 + 2 * 2) * 32, 64)
+    assert checkpoint.info("transformer.layers.0.attention.dense.weight").shape == (64, 128)
+    assert checkpoint.config["head_size"] == 32
+
+
+def test_biases_are_fused_like_their_weights(tiny_llama, plain):
+    folder = tiny_llama(attention_bias=True)
+    checkpoint, source = converted(folder, plain), HfCheckpoint.open(folder).tensors
+    parts = [source[f"model.layers.1.self_attn.{name}_proj.bias"].read() for name in "qkv"]
+    np.testing.assert_array_equal(
+        checkpoint.tensor("transformer.layers.1.attention.qkv.bias"), np.concatenate(parts)
+    )
+    assert "transformer.layers.1.attention.dense.bias" in checkpoint
+
+
+@pytest.mark.parametrize("saved_too", [False, True])
+def test_a_tied_head_is_a_copy_of_the_embedding(tiny_llama, plain, saved_too):
+    def edit(tensors):
+        if saved_too:
+            tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
+
+    checkpoint = converted(tiny_llama(tie_word_embeddings=True, edit=edit), plain)
+    head, embedding = (checkpoint.tensor(n) for n in ("lm_head.weight", "transformer.vocab_embedding.weight"))
+    np.testing.assert_array_equal(head, embedding)
+
+
+def test_a_tied_model_with_another_head_is_refused(tiny_llama, plain):
+    def edit(tensors):
+        tensors["lm_head.weight"] = -tensors["model.embed_tokens.weight"]
+
+    text = refusal(tiny_llama(tie_word_embeddings=True, edit=edit), plain)
+    assert "lm_head.weight differs from model.embed_tokens.weight" in text
+
+
+def test_an_untied_model_without_a_head_is_never_tied_silently(tiny_llama, plain):
+    text = refusal(tiny_llama(edit=drop("lm_head.weight")), plain, ContractError)
+    assert "lm_head.weight: the tensor is missing" in text
+    assert "tie_word_embeddings" in text
+
+
+def test_missing_and_left_over_tensors_are_all_listed(tiny_llama, plain):
+    def edit(tensors):
+        del tensors["model.layers.1.mlp.up_proj.weight"], tensors["model.norm.weight"]
+        tensors["model.layers.0.mlp.up_proj.bias"] = np.zeros(128, ml_dtypes.bfloat16)
+        tensors["model.layers.0.extra.weight"] = np.zeros(1, ml_dtypes.bfloat16)
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.zeros(8, np.float32)
+
+    folder = tiny_llama(edit=edit)
+    with pytest.raises(ContractError) as caught:
+        converted(folder, plain)
+    assert {problem.key: problem.message for problem in caught.value.problems} == {
+        "model.layers.1.mlp.up_proj.weight": "the tensor is missing",
+        "model.norm.weight": "the tensor is missing",
+        "model.layers.0.mlp.up_proj.bias": "nothing in the architecture uses this tensor",
+        "model.layers.0.extra.weight": "nothing in the architecture uses this tensor",
+    }
+    assert "set mlp_bias to true" in str(caught.value)
+
+
+def test_a_bias_flag_without_biases_is_refused(tiny_llama, plain):
+    names = [f"model.layers.{layer}.self_attn.{name}_proj.bias" for layer in (0, 1) for name in "qkvo"]
+    text = refusal(tiny_llama(attention_bias=True, edit=drop(*names)), plain, ContractError)
+    assert "model.layers.1.self_attn.o_proj.bias: the tensor is missing" in text
+    assert "config.json says attention_bias is true" in text
+
+
+def test_a_config_that_disagrees_with_a_shape_shows_both(tiny_llama, plain):
+    folder = tiny_llama()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"head_dim": 32}))
+    text = refusal(folder, plain, ContractError)
+    assert "q_proj.weight: config.json asks for 128 x 64, the tensor is 64 x 64" in text
+    assert "4 query heads and 2 KV heads of 32" in text
+
+
+MUTATIONS = {
+    "rms_norm_eps": (1e-6, "norm_epsilon"),
+    "rope_theta": (5e5, "rotary_base"),
+    "rope_scaling": ({"type": "linear", "factor": 2.0}, "rotary_scaling"),
+    "max_position_embeddings": (64, "max_position_embeddings"),
+    "head_dim": (32, "head_size"),
+    "attention_bias": (True, "attn_bias"),
+    "mlp_bias": (True, "mlp_bias"),
+    "tie_word_embeddings": (True, "tie_word_embeddings"),
+    "num_key_value_heads": (4, "num_key_value_heads"),
+    "hidden_act": ("gelu", None),
+    "sliding_window": (32, None),
+    "attn_logit_softcapping": (50.0, None),
+    "embedding_multiplier": (12.0, None),
+}
+
+
+@pytest.mark.parametrize("field", MUTATIONS)
+def test_no_semantic_field_is_dropped(field, tiny_llama, plain):
+    value, target = MUTATIONS[field]
+    before = converted(tiny_llama(name="before"), plain).config
+    folder = tiny_llama(name="after", **{field: value})
+    if target is None:
+        with pytest.raises(ContractError, match=field):
+            converted(folder, plain)
+        return
+    after = converted(folder, plain).config
+    assert {key for key in before if before[key] != after[key]} == {target}
+
+
+def test_plain_and_quantized_configs_differ_in_quantization_only(tiny_llama, plain, int8_wo):
+    folder = tiny_llama()
+    one, other = (
+        converted(folder, plan, out=folder.with_name(name)) for name, plan in (("p", plain), ("q", int8_wo))
+    )
+    assert {key for key in one.config if one.config[key] != other.config[key]} == {"quantization"}
+    assert other.config["quantization"] == {"quant_algo": "W8A16", "kv_cache_quant_algo": None}
+    shards = [(checkpoint.folder / "rank0.safetensors").read_bytes() for checkpoint in (one, other)]
+    assert shards[0] == shards[1]
+
+
+def test_weight_only_names_the_layers_that_do_not_divide(tiny_llama, int8_wo):
+    text = refusal(tiny_llama(intermediate_size=96), int8_wo, ContractError)
+    assert (
+        "layers.1.mlp.proj.weight: INT8 weight-only needs both sides to be multiples of 64, the layer is 64 x 96"
+        in text
+    )
+    assert "attention" not in text
+
+
+@pytest.mark.parametrize(
+    ("dtype", "source", "value", "fits"),
+    [
+        ("float16", ml_dtypes.bfloat16, 65280.0, True),
+        ("float16", ml_dtypes.bfloat16, 65536.0, False),
+        ("float16", np.float32, -1e9, False),
+        ("float16", ml_dtypes.bfloat16, np.nan, False),
+        ("bfloat16", np.float16, 65504.0, True),
+        ("bfloat16", np.float32, 3.4028235e38, False),
+    ],
+)
+def test_a_cast_never_makes_infinity(tiny_llama, plain, dtype, source, value, fits):
+    def edit(tensors):
+        tensors["model.norm.weight"][5] = value
+
+    folder = tiny_llama(edit=edit, dtype=source)
+    if fits:
+        tensor = converted(folder, plain, dtype=dtype).tensor("transformer.ln_f.weight")
+        assert float(tensor[5]) == float(np.array(value, source).astype(tensor.dtype))
+    else:
+        text = refusal(folder, plain, dtype=dtype)
+        assert "model.norm.weight holds" in text
+
+
+def test_quantized_sources_are_refused(tiny_llama, plain):
+    def edit(tensors):
+        name = "model.layers.0.mlp.up_proj.weight"
+        tensors[name] = tensors[name].astype(np.int8)
+
+    assert "up_proj.weight: is int8" in refusal(tiny_llama(edit=edit), plain, ContractError)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tensor_parallel": 2}, "tensor_parallel is 2"),
+        ({"pipeline_parallel": 3}, "pipeline_parallel is 3"),
+        ({"dtype": "int8"}, "not 'int8'"),
+        ({"quantization": QuantPlan("fp8", "auto", "FP8", None)}, "'fp8' weights"),
+        ({"quantization": QuantPlan("none", "int8", None, "INT8")}, "'int8' KV cache"),
+    ],
+)
+def test_what_this_release_does_not_write_is_named(tiny_llama, plain, tmp_path, options, message):
+    source = HfCheckpoint.open(tiny_llama())
+    with pytest.raises(InputError, match=message):
+        convert(source, tmp_path / "out", **{"dtype": "bfloat16", "quantization": plain} | options)
+
+
+def test_conversions_are_repeatable_and_replace_each_other(tiny_llama, plain):
+    folder = tiny_llama()
+    first = {path.name: path.read_bytes() for path in converted(folder, plain).folder.iterdir()}
+    again = {path.name: path.read_bytes() for path in converted(folder, plain).folder.iterdir()}
+    assert first == again
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["hf", "out"]
+
+
+def test_other_peoples_files_are_never_replaced(tiny_llama, plain, tmp_path):
+    folder = tiny_llama()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("x")
+    assert "thesis.tex" in refusal(folder, plain, out=tmp_path / "mine")
+    assert "replace the source" in refusal(folder, plain, out=folder)
+    assert "replace the source" in refusal(folder, plain, out=tmp_path)
+
+
+def test_progress_counts_bytes_to_the_end(tiny_llama, plain, tmp_path):
+    seen = []
+    report = convert(
+        HfCheckpoint.open(tiny_llama()),
+        tmp_path / "out",
+        dtype="bfloat16",
+        quantization=plain,
+        progress=lambda *step: seen.append(step),
+    )
+    done = [step[1] for step in seen]
+    assert done == sorted(done)
+    assert seen[-1] == ("convert", report.bytes_written, report.bytes_written)
+    assert report.tensors == len(seen) == 17
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from trtkit.checkpoint.convert import convert
+from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.plan.types import QuantPlan
+
+def stop(stage, done, total):
+    print("half way", flush=True)
+    signal.pause()
+
+convert(HfCheckpoint.open(Path(sys.argv[1])), Path(sys.argv[2]), dtype="bfloat16",
+        quantization=QuantPlan("none", "auto", None, None), progress=stop)
+"""
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["none before", "one before"])
+def test_a_kill_leaves_the_old_checkpoint_or_none(tiny_llama, plain, tmp_path, older):
+    out = tmp_path / "out"
+    if older:
+        converted(tiny_llama(name="old", rope_theta=5e5), plain, out=out)
+    folder = tiny_llama()
+    process = subprocess.Popen([sys.executable, "-c", KILLED, folder, out], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == b"half way\n"
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert out.exists() == older
+    if older:
+        assert verify(out) == []
+        assert TrtllmCheckpoint.open(out).config["rotary_base"] == 5e5
+    assert list(tmp_path.glob(".out.staging-*"))
+    converted(folder, plain, out=out)
+    assert verify(out) == []
+    assert not list(tmp_path.glob(".out*"))

@@ -1,0 +1,148 @@
+"""GGUF: the model that comes out is the one that llama.cpp's converter was given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from trtkit.checkpoint.gguf import convert_gguf
+from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.errors import InputError
+
+
+def opened(path: Path) -> HfCheckpoint:
+    convert_gguf(path, path.with_name("hf"))
+    return HfCheckpoint.open(path.with_name("hf"))
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        convert_gguf(path, path.with_name("hf"))
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+    return str(caught.value)
+
+
+NAMES = {
+    "model.embed_tokens.weight": "token_embd",
+    "model.layers.0.self_attn.q_proj.weight": "blk.0.attn_q",
+    "model.layers.0.self_attn.k_proj.weight": "blk.0.attn_k",
+    "model.layers.0.self_attn.v_proj.weight": "blk.0.attn_v",
+    "model.layers.0.mlp.down_proj.weight": "blk.0.ffn_down",
+    "model.norm.weight": "output_norm",
+}
+
+
+def test_the_model_is_what_it_was_before_it_became_a_gguf(write_gguf, weights):
+    model = opened(write_gguf())
+    config = model.config
+    assert (config.num_heads, config.num_kv_heads, config.head_size, config.vocab_size) == (4, 2, 16, 260)
+    assert (config.norm_epsilon, config.rotary_base, config.rotary_scaling) == (1e-5, 1e5, None)
+    assert config.tie_word_embeddings
+    assert config.eos_token_ids == (258,)
+    assert model.warnings == ()
+    for name, key in NAMES.items():
+        np.testing.assert_array_equal(
+            model.tensors[name].read(), weights[key].astype(model.tensors[name].read().dtype)
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [("F16", 0.01), ("BF16", 0.02), ("Q8_0", 0.03), ("Q4_0", 0.5), ("Q4_1", 0.4)],
+)
+def test_quantized_types_come_out_as_close_as_their_bits_allow(write_gguf, weights, kind, error):
+    kinds = dict.fromkeys(("token_embd", "blk.0.attn_q", "blk.0.ffn_down"), gguf.GGMLQuantizationType[kind])
+    model = opened(write_gguf(quantized=kinds))
+    for name, key in list(NAMES.items())[:2]:
+        difference = model.tensors[name].read().astype(np.float32) - weights[key]
+        assert 0 < np.abs(difference).max() < error
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K"])
+def test_k_quants_are_what_the_library_dequantizes(write_gguf, kind):
+    """The library cannot write K-quants: any bytes are valid blocks, so long as their scales are finite."""
+    path = write_gguf()
+    block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    blocks = np.random.default_rng(0).integers(0, 60, (64, 256 // block * size), np.uint8)
+    writer = gguf.GGUFWriter(path.with_name("k.gguf"), "llama")
+    reader = gguf.GGUFReader(path)
+    for field in reader.fields.values():
+        if not field.name.startswith(("GGUF.", "general.architecture")):
+            sub_type = field.types[1] if len(field.types) > 1 else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], sub_type)
+    for tensor in reader.tensors:
+        changed = tensor.name == "blk.0.ffn_down.weight"
+        data, raw = (
+            (blocks, gguf.GGMLQuantizationType[kind]) if changed else (tensor.data, tensor.tensor_type)
+        )
+        writer.add_tensor(tensor.name, data, raw_dtype=raw)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    got = opened(path.with_name("k.gguf")).tensors["model.layers.0.mlp.down_proj.weight"].read()
+    expected = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind])
+    np.testing.assert_array_equal(got, expected.astype(got.dtype))
+
+
+def test_the_tokenizer_cuts_as_the_model_was_trained(write_gguf):
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(opened(write_gguf()).tokenizer_file))
+    assert tokenizer.encode("the 42<|user|>").tokens == ["t", "he", "Ġ", "4", "2", "<|user|>"]
+    assert tokenizer.encode(" the").tokens == ["Ġt", "he"]
+    for text in ("naïve 日本語 😀\n\tx  y", "<|end|>7"):
+        assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
+    assert tokenizer.decode(tokenizer.encode("a<|end|>").ids) == "a"
+
+
+def test_the_chat_template_and_special_tokens_come_along(write_gguf):
+    folder = opened(write_gguf()).folder
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    assert (config["chat_template"], config["eos_token"]) == ("{{ messages }}", "<|end|>")
+    assert json.loads((folder / "generation_config.json").read_text()) == {
+        "bos_token_id": 258,
+        "eos_token_id": 258,
+    }
+
+
+def test_yarn_scaling_is_carried_over(write_gguf):
+    scaling = {"type": "yarn", "factor": 4.0, "original_context_length": 32}
+    path = write_gguf(metadata={f"llama.rope.scaling.{key}": value for key, value in scaling.items()})
+    expected = {"type": "yarn", "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    assert opened(path).config.rotary_scaling == expected
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (
+            {"tokenizer.ggml.pre": "llama-bpe"},
+            "pre-tokenizer 'llama-bpe' cannot be rebuilt, only gpt-2, smollm",
+        ),
+        ({"tokenizer.ggml.model": "llama"}, "tokenizer 'llama' cannot be rebuilt"),
+        ({"tokenizer.ggml.add_bos_token": True}, "adds bos to every text"),
+        ({"tokenizer.ggml.merges": None}, "tokenizer lacks merges"),
+        ({"llama.expert_count": 8}, "llama.expert_count"),
+        ({"llama.rope.dimension_count": 8}, "only 8 of 16 dimensions"),
+        ({"llama.rope.scaling.type": "longrope"}, "rotary scaling 'longrope'"),
+        ({"llama.block_count": None}, "lacks llama.block_count"),
+    ],
+)
+def test_what_cannot_be_carried_over_is_refused_by_name(write_gguf, metadata, message):
+    assert message in refusal(write_gguf(metadata=metadata))
+
+
+def test_an_unknown_tensor_is_refused_by_name(write_gguf):
+    assert "rope_freqs.weight" in refusal(write_gguf(extra={"rope_freqs": np.ones(8, np.float32)}))
+
+
+@pytest.mark.parametrize("size", [0, 3, 100, 20_000])
+def test_a_cut_file_is_no_model(write_gguf, size):
+    path = write_gguf()
+    path.write_bytes(path.read_bytes()[:size])
+    assert "not a whole GGUF file" in refusal(path)

@@ -1,0 +1,111 @@
+"""Hugging Face folders: what is missing, damaged or unsafe is named before anything is read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.errors import ContractError, InputError
+
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize {}\n"
+SHARD = "model-0000{}-of-00003.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def refusal(folder, error=InputError) -> str:
+    with pytest.raises(error) as caught:
+        HfCheckpoint.open(folder)
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_one_file_and_several_hold_the_same(tiny_llama):
+    one, three = (HfCheckpoint.open(tiny_llama(name=str(shards), shards=shards)) for shards in (1, 3))
+    assert one.config == three.config
+    assert one.tensors.keys() == three.tensors.keys()
+    for name, info in one.tensors.items():
+        assert info.read().tobytes() == three.tensors[name].read().tobytes()
+
+
+def test_the_tokenizer_is_there_or_none(tiny_llama):
+    folder = tiny_llama()
+    assert HfCheckpoint.open(folder).tokenizer_file is None
+    (folder / "tokenizer.json").write_text("{}")
+    assert HfCheckpoint.open(folder).tokenizer_file == folder / "tokenizer.json"
+
+
+def test_every_pointer_is_listed_with_the_size_it_stands_for(tiny_llama):
+    folder = tiny_llama(shards=3)
+    for number in (1, 3):
+        (folder / SHARD.format(number)).write_text(POINTER.format(5_000_000_000))
+    (folder / "tokenizer.json").write_text(POINTER.format(9_000_000))
+    text = refusal(folder)
+    assert f"{SHARD.format(1)} (5,000,000,000 bytes), {SHARD.format(3)} (5,000,000,000 bytes)" in text
+    assert "tokenizer.json (9,000,000 bytes)" in text
+    assert "git lfs pull" in text
+
+
+def test_missing_shards_are_listed(tiny_llama):
+    folder = tiny_llama(shards=3)
+    (folder / SHARD.format(2)).unlink()
+    assert f"1 of 3 files are missing: {SHARD.format(2)}" in refusal(folder)
+
+
+def test_a_tensor_that_the_index_promises_must_be_there(tiny_llama):
+    folder = tiny_llama(shards=3)
+    index = json.loads((folder / INDEX).read_text())
+    index["weight_map"]["model.extra.weight"] = SHARD.format(1)
+    (folder / INDEX).write_text(json.dumps(index))
+    assert f"not in the file that the index names: model.extra.weight ({SHARD.format(1)})" in refusal(folder)
+
+
+def test_a_tensor_in_two_shards_is_refused(tiny_llama):
+    folder = tiny_llama(shards=3)
+    (folder / SHARD.format(2)).write_bytes((folder / SHARD.format(1)).read_bytes())
+    assert f"is in two files: {SHARD.format(1)} and {SHARD.format(2)}" in refusal(folder)
+
+
+def test_an_index_may_not_leave_its_folder(tiny_llama):
+    folder = tiny_llama(shards=3)
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"a": "../secret.safetensors"}}))
+    assert "outside of its folder: ../secret.safetensors" in refusal(folder)
+
+
+def test_pickles_are_refused_with_the_way_out(tiny_llama):
+    folder = tiny_llama()
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    text = refusal(folder)
+    assert "pickles (pytorch_model.bin)" in text
+    assert "safe_serialization=True" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "there is no such file"),
+        (b"{", "not JSON"),
+        (b"[1]", "not a JSON object"),
+        (b"\xff\xfe", "not JSON"),
+    ],
+)
+def test_a_damaged_config_is_named(tiny_llama, content, message):
+    config = tiny_llama() / "config.json"
+    config.unlink() if content is None else config.write_bytes(content)
+    text = refusal(config.parent)
+    assert f"{config}: {message}" in text
+
+
+def test_config_problems_name_the_file(tiny_llama):
+    folder = tiny_llama(sliding_window=64)
+    assert f"{folder / 'config.json'}: sliding_window: attention reaches back 64" in refusal(
+        folder, ContractError
+    )
+
+
+def test_no_folder_and_no_weights_are_different_things(tiny_llama, tmp_path):
+    assert "no such folder" in refusal(tmp_path / "nowhere")
+    folder = tiny_llama()
+    (folder / "model.safetensors").unlink()
+    assert "there are no weights" in refusal(folder)

