@@ -29,40 +29,91 @@ class Retry(enum.Enum):
 
 
 class Reason(str, enum.Enum):
-    """Why a request ended, with its kind, its gRPC code and what is said about a retry."""
+    """Why a request ended: its kind, its gRPC code, what is said about a retry, and the sentence for the user."""
 
     outcome: Outcome
     code: str
     retry: Retry
+    text: str
 
-    def __new__(cls, value: str, outcome: Outcome, code: str, retry: Retry) -> Reason:  # noqa: PYI034 - Self is newer than 3.10
+    def __new__(cls, value: str, outcome: Outcome, code: str, retry: Retry, text: str) -> Reason:  # noqa: PYI034
         """Build one member from its row."""
         reason = str.__new__(cls, value)
         reason._value_ = value
-        reason.outcome, reason.code, reason.retry = outcome, code, retry
+        reason.outcome, reason.code, reason.retry, reason.text = outcome, code, retry, text
         return reason
 
-    OK = "ok", Outcome.OK, "OK", Retry.UNSAID
+    OK = "ok", Outcome.OK, "OK", Retry.UNSAID, "complete"
 
-    QUEUE_FULL = "queue_full", Outcome.REFUSED, "RESOURCE_EXHAUSTED", Retry.BACKLOG
-    SHED = "shed_for_higher_class", Outcome.REFUSED, "RESOURCE_EXHAUSTED", Retry.BACKLOG
-    DRAINING = "draining", Outcome.REFUSED, "UNAVAILABLE", Retry.SOON
-    NO_BACKEND = "no_backend", Outcome.REFUSED, "UNAVAILABLE", Retry.SOON
-
-    QUEUE_TIMEOUT = "queue_timeout", Outcome.TIMED_OUT, "DEADLINE_EXCEEDED", Retry.BACKLOG
-    FIRST_TOKEN_TIMEOUT = "first_token_timeout", Outcome.TIMED_OUT, "DEADLINE_EXCEEDED", Retry.UNSAID
-    INTER_TOKEN_TIMEOUT = "inter_token_timeout", Outcome.TIMED_OUT, "DEADLINE_EXCEEDED", Retry.UNSAID
-    DEADLINE = "deadline", Outcome.TIMED_OUT, "DEADLINE_EXCEEDED", Retry.UNSAID
-
-    TOO_LONG = "too_long", Outcome.INVALID, "INVALID_ARGUMENT", Retry.NEVER
-    OVER_CLASS_LIMIT = "over_class_limit", Outcome.INVALID, "INVALID_ARGUMENT", Retry.NEVER
-    BAD_PRIORITY = "bad_priority", Outcome.INVALID, "INVALID_ARGUMENT", Retry.NEVER
-    UNKNOWN_CLASS = "unknown_class", Outcome.INVALID, "INVALID_ARGUMENT", Retry.NEVER
-    INVALID_INPUT = "invalid_input", Outcome.INVALID, "INVALID_ARGUMENT", Retry.NEVER
-    NOT_DECOUPLED = "not_decoupled", Outcome.INVALID, "INVALID_ARGUMENT", Retry.NEVER
-
-    CLIENT_CANCELLED = "client_cancelled", Outcome.CANCELLED, "CANCELLED", Retry.UNSAID
-    UPSTREAM_ERROR = "upstream_error", Outcome.FAILED, "INTERNAL", Retry.UNSAID
-    TRUNCATED_STREAM = "truncated_stream", Outcome.FAILED, "DATA_LOSS", Retry.UNSAID
-    INTERNAL = "internal", Outcome.FAILED, "INTERNAL", Retry.UNSAID
-    """A bug of the proxy itself."""
+    QUEUE_FULL = (
+        *("queue_full", Outcome.REFUSED, "RESOURCE_EXHAUSTED", Retry.BACKLOG),
+        "the queue is full",
+    )
+    SHED = (
+        *("shed_for_higher_class", Outcome.REFUSED, "RESOURCE_EXHAUSTED", Retry.BACKLOG),
+        "dropped from the queue to make room for a more urgent class",
+    )
+    DRAINING = (
+        *("draining", Outcome.REFUSED, "UNAVAILABLE", Retry.SOON),
+        "the proxy is shutting down",
+    )
+    NO_BACKEND = (
+        *("no_backend", Outcome.REFUSED, "UNAVAILABLE", Retry.SOON),
+        "the inference server cannot be reached",
+    )
+    QUEUE_TIMEOUT = (
+        *("queue_timeout", Outcome.TIMED_OUT, "DEADLINE_EXCEEDED", Retry.BACKLOG),
+        "waited in the queue for as long as its class may",
+    )
+    FIRST_TOKEN_TIMEOUT = (
+        *("first_token_timeout", Outcome.TIMED_OUT, "DEADLINE_EXCEEDED", Retry.UNSAID),
+        "no first token within the limit of its class",
+    )
+    INTER_TOKEN_TIMEOUT = (
+        *("inter_token_timeout", Outcome.TIMED_OUT, "DEADLINE_EXCEEDED", Retry.UNSAID),
+        "no further token within the limit of its class",
+    )
+    DEADLINE = (
+        *("deadline", Outcome.TIMED_OUT, "DEADLINE_EXCEEDED", Retry.UNSAID),
+        "not complete by its deadline",
+    )
+    TOO_LONG = (
+        *("too_long", Outcome.INVALID, "INVALID_ARGUMENT", Retry.NEVER),
+        "longer than the engine can take",
+    )
+    OVER_CLASS_LIMIT = (
+        *("over_class_limit", Outcome.INVALID, "INVALID_ARGUMENT", Retry.NEVER),
+        "longer than its class may be",
+    )
+    BAD_PRIORITY = (
+        *("bad_priority", Outcome.INVALID, "INVALID_ARGUMENT", Retry.NEVER),
+        "no class has this priority",
+    )
+    UNKNOWN_CLASS = (
+        *("unknown_class", Outcome.INVALID, "INVALID_ARGUMENT", Retry.NEVER),
+        "there is no such class",
+    )
+    INVALID_INPUT = (
+        *("invalid_input", Outcome.INVALID, "INVALID_ARGUMENT", Retry.NEVER),
+        "the request does not fit the model",
+    )
+    NOT_DECOUPLED = (
+        *("not_decoupled", Outcome.INVALID, "INVALID_ARGUMENT", Retry.NEVER),
+        "the model cannot stream",
+    )
+    CLIENT_CANCELLED = (
+        *("client_cancelled", Outcome.CANCELLED, "CANCELLED", Retry.UNSAID),
+        "cancelled by the client",
+    )
+    UPSTREAM_ERROR = (
+        *("upstream_error", Outcome.FAILED, "INTERNAL", Retry.UNSAID),
+        "the inference server failed",
+    )
+    TRUNCATED_STREAM = (
+        *("truncated_stream", Outcome.FAILED, "DATA_LOSS", Retry.UNSAID),
+        "the inference server ended the stream without a final response",
+    )
+    INTERNAL = (
+        *("internal", Outcome.FAILED, "INTERNAL", Retry.UNSAID),
+        "the proxy failed; this is a bug",
+    )

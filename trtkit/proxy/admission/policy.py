@@ -72,6 +72,13 @@ class Admission:
             return False
         return not any(ticket.request.priority > priority for ticket in self.queue.heads())
 
+    def pushback_ms(self, reason: Reason, priority: int, prompt_tokens: int, now_s: float) -> int | None:
+        """Return when a refused request may come back: -1 is never, None is nothing to say."""
+        if reason.retry is Retry.BACKLOG:
+            tokens = self.queue.tokens_ahead(priority) + prompt_tokens
+            return self._drain_meter.pushback_ms(tokens, now_s)
+        return {Retry.NEVER: -1, Retry.SOON: _SOON_MS}.get(reason.retry)
+
     def offer(self, request: Request, now_s: float) -> list[Decision]:
         """Take a new request: it is dispatched, queued, or somebody is refused."""
         if self.draining:
@@ -194,10 +201,7 @@ class Admission:
             self._drain_meter.pause()
 
     def _refusal(self, request: Request, reason: Reason, now_s: float) -> Refuse:
-        pushback_ms = {Retry.NEVER: -1, Retry.SOON: _SOON_MS}.get(reason.retry)
-        if reason.retry is Retry.BACKLOG:
-            tokens = self.queue.tokens_ahead(request.priority) + request.prompt_tokens
-            pushback_ms = self._drain_meter.pushback_ms(tokens, now_s)
+        pushback_ms = self.pushback_ms(reason, request.priority, request.prompt_tokens, now_s)
         return Refuse(request.id, reason, pushback_ms)
 
     def _end_prefill(self, ticket: Ticket) -> None:

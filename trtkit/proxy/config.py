@@ -1,0 +1,60 @@
+"""Everything that a proxy needs to know, taken from the contract and its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtkit.contract.models import Admission as AdmissionRules
+from trtkit.contract.models import Contract, ServiceClass
+from trtkit.plan.types import EngineLimits, Plan, Zones
+
+
+@dataclass(frozen=True)
+class ProxyConfig:
+    """Settings of one proxy; a port of 0 takes a free one."""
+
+    classes: Mapping[str, ServiceClass]
+    fallback_class: str
+    rules: AdmissionRules
+    limits: EngineLimits
+    zones: Zones
+    upstream: str
+    """``host:port`` of Triton's gRPC endpoint, or ``unix:/path``."""
+    tokenizer_path: Path | None = None
+    """A ``tokenizer.json``; without one, text prompts are estimated at four bytes per token."""
+    listen: str = "127.0.0.1:0"
+    metrics_listen: str = "127.0.0.1:0"
+    drain_grace_s: float = 30.0
+    """How long requests may go on after the first signal to stop."""
+    linger_s: float = 30.0
+    """How long a cancelled request may hold its slot while the engine is still working on it."""
+
+    @classmethod
+    def of(
+        cls,
+        contract: Contract,
+        plan: Plan,
+        *,
+        upstream: str,
+        tokenizer_path: Path | None = None,
+        listen: str = "127.0.0.1:0",
+        metrics_listen: str = "127.0.0.1:0",
+        drain_grace_s: float = 30.0,
+        linger_s: float = 30.0,
+    ) -> ProxyConfig:
+        """Take promises from the contract, limits and zones from its plan."""
+        return cls(
+            classes=contract.classes,
+            fallback_class=contract.fallback_class,
+            rules=contract.admission,
+            limits=plan.limits,
+            zones=plan.zones,
+            upstream=upstream,
+            tokenizer_path=tokenizer_path,
+            listen=listen,
+            metrics_listen=metrics_listen,
+            drain_grace_s=drain_grace_s,
+            linger_s=linger_s,
+        )

@@ -1,0 +1,64 @@
+"""What all requests of one proxy share."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import time
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry
+
+from trtkit.proxy.admission import Admission
+from trtkit.proxy.config import ProxyConfig
+from trtkit.proxy.gate import Gate
+from trtkit.proxy.metrics import Metrics
+from trtkit.proxy.upstream import Upstream
+from trtkit.proxy.wire.prompt import PromptCounter
+
+if TYPE_CHECKING:
+    from trtkit.proxy.exchange import Exchange
+
+
+class Core:
+    """The proxy's parts, and the requests that are alive in it."""
+
+    def __init__(self, config: ProxyConfig, registry: CollectorRegistry) -> None:
+        admission = Admission(config.rules, config.zones, config.limits.tokens_per_block)
+        self.config = config
+        self.clock = time.monotonic
+        self.gate = Gate(admission, self.clock)
+        self.upstream = Upstream(config.upstream)
+        self.counter = PromptCounter.load(config.tokenizer_path)
+        self.metrics = Metrics(config.classes, registry)
+        self.metrics.watch(admission)
+        self.draining = False
+        self.live: set[Exchange] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._prefix = secrets.token_hex(4)
+        self._serial = itertools.count()
+
+    def new_id(self) -> str:
+        """Return an id that no other request at this Triton has, whoever sent it."""
+        return f"tk-{self._prefix}-{next(self._serial)}"
+
+    async def ready(self) -> bool:
+        """Tell whether requests can be served: Triton is ready and the proxy stays."""
+        return not self.draining and await self.upstream.ready()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something to its end even if the client's call is over before."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def settle(self, timeout_s: float) -> None:
+        """Wait until everything spawned has ended; what has not by then is cancelled."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout_s)
+        stragglers = list(self._tasks)
+        for task in stragglers:
+            task.cancel()
+        await asyncio.gather(*stragglers, return_exceptions=True)

@@ -1,0 +1,92 @@
+"""The one answer that ends a request, in the two shapes that clients understand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from trtkit.conventions import (
+    CLASS_TRAILER,
+    CLIPPED_TRAILER,
+    DEADLINE_TRAILER,
+    PUSHBACK_TRAILER,
+    QUEUE_TRAILER,
+    REASON_TRAILER,
+)
+from trtkit.errors import TrtkitError
+from trtkit.proxy.admission import Reason, Retry
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a request ended and what its client is told."""
+
+    reason: Reason
+    detail: str = ""
+    pushback_ms: int | None = None
+    code: str = ""
+    """gRPC code; left out, the reason's."""
+
+    @property
+    def status(self) -> str:
+        """Name of the gRPC code."""
+        return self.code or self.reason.code
+
+    @property
+    def message(self) -> str:
+        """Return the answer as a gRPC status message."""
+        return f"{self.reason.value}: {self.detail or self.reason.text}"
+
+
+OK = Ending(Reason.OK)
+
+
+class Refusal(TrtkitError):  # noqa: N818 - an answer, not an accident
+    """A request is answered before it has produced anything."""
+
+    def __init__(
+        self, reason: Reason, detail: str = "", *, pushback_ms: int | None = None, code: str = ""
+    ) -> None:
+        super().__init__(detail or reason.text)
+        if pushback_ms is None and reason.retry is Retry.NEVER:
+            pushback_ms = -1
+        self.ending = Ending(reason, detail, pushback_ms, code)
+
+
+@dataclass
+class Facts:
+    """What the proxy found out and decided about a request; sent as trailing metadata."""
+
+    class_name: str = ""
+    queue_s: float | None = None
+    deadline_s: float = math.inf
+    clipped_to: int | None = None
+    extra: Metadata = field(default=())
+    """Trailing metadata of the inference server."""
+
+    def trailers(self, ending: Ending) -> Metadata:
+        """Return the trailing metadata of a request's status."""
+        facts: list[tuple[str, object]] = [
+            (REASON_TRAILER, ending.reason.value),
+            (CLASS_TRAILER, self.class_name or None),
+            (QUEUE_TRAILER, None if self.queue_s is None else round(1000 * self.queue_s)),
+            (DEADLINE_TRAILER, None if self.deadline_s == math.inf else round(1000 * self.deadline_s)),
+            (CLIPPED_TRAILER, self.clipped_to),
+            (PUSHBACK_TRAILER, ending.pushback_ms),
+        ]
+        return (*self.extra, *((name, str(value)) for name, value in facts if value is not None))
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks: what the client's call says beside its messages."""
+
+    metadata: Metadata
+    """To be passed on."""
+    class_header: str | None
+    deadline_s: float
+    """End of the client's call on the proxy's clock, or infinity."""
+    grpc_errors: bool
+    """Whether the client wants errors as the status of its stream."""

@@ -1,0 +1,229 @@
+"""One LLM request from its arrival to its single end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any, Protocol
+
+import grpc.aio
+
+from trtkit.conventions import TRITON_GRPC_ERROR_HEADER
+from trtkit.proxy.admission import Reason
+from trtkit.proxy.core import Core
+from trtkit.proxy.ending import OK, Caller, Ending, Facts, Refusal
+from trtkit.proxy.intake import add_default_output, choose_class, measure, to_request
+from trtkit.proxy.metrics import NO_CLASS
+from trtkit.proxy.slo import Timeline
+from trtkit.proxy.upstream import SERVICE, refusal_of
+from trtkit.proxy.wire.request import LlmRequest
+from trtkit.proxy.wire.response import Chunk, empty_final, readdress
+
+_STOP_AGAIN_S = 0.25
+"""A stop that overtook its request on the way to the engine finds nothing to stop, so it is repeated."""
+_LAST_WORDS_S = 1.0
+"""How long the server may take to close a stream after the final response."""
+
+log = logging.getLogger(__name__)
+
+
+class Reply(Protocol):
+    """Where an exchange's messages go: a client's stream, or a unary call."""
+
+    async def send(self, message: bytes) -> None:
+        """Pass a message on, waiting while the client is slow."""
+
+    async def end(self, exchange: Exchange, ending: Ending) -> None:
+        """Tell the client how it ended; called exactly once."""
+
+
+class Exchange:
+    """Takes one request in, waits for its turn, relays it, and answers exactly once.
+
+    The answer may come before the engine has let go: the slot is given back when the upstream call has ended.
+    """
+
+    def __init__(self, core: Core, model: str, caller: Caller, reply: Reply) -> None:
+        self.model = model
+        self.client_id = ""
+        self.facts = Facts()
+        self._core = core
+        self._caller = caller
+        self._reply = reply
+        self._timeline = Timeline(core.clock())
+        self._upstream_id = core.new_id()
+        self._upstream_metadata = (*caller.metadata, (TRITON_GRPC_ERROR_HEADER, "true"))
+        self._call: Any = None
+        self._entered = False
+        self._ending: Ending | None = None
+        self._over = asyncio.Event()
+        """Set when nothing of the request is left, here or at the engine."""
+
+    async def run(self, data: bytes, *, unary: bool = False) -> None:
+        """Carry the request to its end."""
+        self._core.live.add(self)
+        try:
+            ending = await self._serve(data, unary=unary)
+        except Refusal as refusal:
+            ending = refusal.ending
+        except asyncio.CancelledError:
+            ending = Ending(Reason.DRAINING)
+        except Exception:
+            log.exception("request %s failed in the proxy", self._upstream_id)
+            ending = Ending(Reason.INTERNAL)
+        finally:
+            self._core.live.discard(self)
+            self._over.set()
+        await self._answer(ending)
+
+    def cancel(self, reason: Reason = Reason.CLIENT_CANCELLED) -> None:
+        """End the request early, wherever it is."""
+        if self._entered:
+            self._core.gate.cancel(self._upstream_id, reason)
+        else:
+            self._core.spawn(self._answer(Ending(reason)))
+
+    async def _serve(self, data: bytes, *, unary: bool) -> Ending:
+        call = LlmRequest(data)
+        self.client_id = call.client_id
+        if call.is_stop:
+            return await self._stop_namesakes(call)
+        if self._core.draining:
+            raise Refusal(Reason.DRAINING)
+        await self._admit(call, unary=unary)
+        try:
+            return await (self._relay_unary(call) if unary else self._relay(call))
+        except grpc.aio.AioRpcError as error:
+            return self._upstream_failed(error)
+        finally:
+            self._core.gate.leave(self._upstream_id)
+
+    async def _admit(self, call: LlmRequest, *, unary: bool) -> None:
+        """Check, count and size the request, then wait for its turn."""
+        core, config = self._core, self._core.config
+        name = choose_class(config.classes, config.fallback_class, self._caller.class_header, call.priority)
+        promise = config.classes[name]
+        self.facts.class_name = name
+        schema = await core.upstream.schema(call.model)
+        if call.streams and (unary or not schema.decoupled):
+            raise Refusal(
+                Reason.NOT_DECOUPLED, f"model '{call.model}' is not decoupled, it answers in one piece"
+            )
+        add_default_output(call, promise, schema)
+        schema.check(call.message)
+        core.gate.refuse_early(promise.priority)
+        size = await measure(call, promise, config.limits, core.counter)
+        client_s = (
+            min(self._caller.deadline_s, self._timeline.arrival_s + call.timeout_s) - self._timeline.arrival_s
+        )
+        request = to_request(
+            *(self._upstream_id, name, promise, size),
+            arrival_s=self._timeline.arrival_s,
+            client_s=client_s,
+            streams=call.streams,
+        )
+        self.facts.clipped_to = size.max_tokens if size.clipped else None
+        self.facts.deadline_s = request.limits.total_s
+        self._timeline.streams = call.streams
+        if self._ending is not None:
+            raise Refusal(self._ending.reason)
+        self._entered = True
+        await core.gate.enter(request, self._abort)
+        self._timeline.dispatched_s = core.clock()
+        self.facts.queue_s = self._timeline.dispatched_s - self._timeline.arrival_s
+
+    async def _relay(self, call: LlmRequest) -> Ending:
+        if self._ending is not None:
+            return self._ending
+        self._call = self._core.upstream.infer_stream(
+            call.address(self._upstream_id), self._upstream_metadata
+        )
+        async for data in self._call:
+            chunk = Chunk(data)
+            if chunk.error:
+                return await self._close(Ending(Reason.UPSTREAM_ERROR, chunk.error))
+            self._note_tokens(chunk.tokens)
+            if self._ending is None and (call.wants_empty_final or not chunk.empty):
+                await self._reply.send(chunk.address(self.client_id, self.facts.clipped_to))
+            if chunk.final:
+                return await self._close(OK)
+        return Ending(Reason.TRUNCATED_STREAM)
+
+    async def _relay_unary(self, call: LlmRequest) -> Ending:
+        if self._ending is not None:
+            return self._ending
+        path, request = f"{SERVICE}ModelInfer", call.address(self._upstream_id)
+        self._call = self._core.upstream.unary(path, request, self._caller.metadata)
+        message, tokens = readdress(await self._call, self.client_id)
+        self._note_tokens(tokens)
+        await self._reply.send(message)
+        return OK
+
+    async def _close(self, ending: Ending) -> Ending:
+        """Answer, then let the server close the stream: until then the engine may not be done."""
+        await self._answer(ending)
+        with contextlib.suppress(asyncio.TimeoutError, grpc.aio.AioRpcError):
+            await asyncio.wait_for(self._read_rest(), _LAST_WORDS_S)
+        self._call.cancel()
+        return ending
+
+    async def _read_rest(self) -> None:
+        async for _ in self._call:
+            pass
+
+    def _note_tokens(self, tokens: int) -> None:
+        if tokens == 0:
+            return
+        now_s, timeline = self._core.clock(), self._timeline
+        if timeline.first_token_s is None:
+            timeline.first_token_s = now_s
+            self._core.gate.first_token(self._upstream_id)
+        else:
+            self._core.gate.token(self._upstream_id)
+        timeline.last_token_s = now_s
+        timeline.tokens += tokens
+
+    def _abort(self, reason: Reason) -> None:
+        self._core.spawn(self._answer(Ending(reason)))
+        self._core.spawn(self._stop_engine())
+
+    async def _stop_engine(self) -> None:
+        """Make the engine drop the request.
+
+        Its stream stays open meanwhile, because only its end tells when the engine has really let go: cancelling the
+        call would hide that, and does not reach a model behind an ensemble. It is cancelled where stopping is not
+        possible, and at the end of patience.
+        """
+        give_up_s = self._core.clock() + self._core.config.linger_s
+        while not self._over.is_set() and self._core.clock() < give_up_s:
+            if not await self._core.upstream.stop(self._upstream_id):
+                break
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._over.wait(), _STOP_AGAIN_S)
+        if self._call is not None:
+            self._call.cancel()
+
+    async def _stop_namesakes(self, call: LlmRequest) -> Ending:
+        """Serve a client's own ``stop`` request, which names the other request by its id."""
+        for exchange in list(self._core.live):
+            if exchange is not self and exchange.client_id == call.client_id:
+                exchange.cancel()
+        if call.wants_empty_final:
+            await self._reply.send(empty_final(call.client_id, call.model))
+        return OK
+
+    def _upstream_failed(self, error: grpc.aio.AioRpcError) -> Ending:
+        self._core.upstream.forget_schemas()
+        if self._timeline.first_token_s is None:
+            return refusal_of(error).ending
+        return Ending(Reason.UPSTREAM_ERROR, error.details() or "", code=error.code().name)
+
+    async def _answer(self, ending: Ending) -> None:
+        if self._ending is not None:
+            return
+        self._ending = ending
+        self._timeline.ended_s = self._core.clock()
+        class_name = self.facts.class_name or NO_CLASS
+        self._core.metrics.observe(self.model, class_name, ending.reason, self._timeline)
+        await self._reply.end(self, ending)

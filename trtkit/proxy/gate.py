@@ -1,0 +1,93 @@
+"""Admission on an event loop: its decisions wake waiters, its timers run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from trtkit.proxy.admission import Abort, Admission, Decision, Dispatch, Reason, Request
+from trtkit.proxy.ending import Refusal
+
+Clock = Callable[[], float]
+
+
+@dataclass
+class _Entry:
+    turn: asyncio.Future[None]
+    on_abort: Callable[[Reason], None]
+
+
+class Gate:
+    """The one host of an :class:`Admission`; not for use from other threads."""
+
+    def __init__(self, admission: Admission, clock: Clock) -> None:
+        self.admission = admission
+        self._clock = clock
+        self._entries: dict[str, _Entry] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def refuse_early(self, priority: int) -> None:
+        """Refuse, before it costs anything, a request that would find the queue full.
+
+        Raises:
+            Refusal: The queue is full and the request cannot displace anybody.
+        """
+        if self.admission.would_refuse(priority):
+            reason = Reason.QUEUE_FULL
+            raise Refusal(reason, pushback_ms=self.admission.pushback_ms(reason, priority, 0, self._clock()))
+
+    async def enter(self, request: Request, on_abort: Callable[[Reason], None]) -> None:
+        """Wait for the request's turn; from then on ``on_abort`` may be called once, and ``leave`` must be.
+
+        Raises:
+            Refusal: The request will not be served.
+        """
+        turn = asyncio.get_running_loop().create_future()
+        self._entries[request.id] = _Entry(turn, on_abort)
+        self._apply(self.admission.offer(request, self._clock()))
+        await turn
+
+    def first_token(self, request_id: str) -> None:
+        """Note the first token."""
+        self._apply(self.admission.first_token(request_id, self._clock()))
+
+    def token(self, request_id: str) -> None:
+        """Note a further token."""
+        self.admission.token(request_id, self._clock())
+
+    def cancel(self, request_id: str, reason: Reason) -> None:
+        """End a request early, wherever it is."""
+        self._apply(self.admission.cancel(request_id, self._clock(), reason))
+
+    def leave(self, request_id: str) -> None:
+        """Note that the engine has let go of the request."""
+        self._entries.pop(request_id)
+        self._apply(self.admission.finish(request_id, self._clock()))
+
+    def drain(self) -> None:
+        """Refuse all that wait and all that come."""
+        self._apply(self.admission.drain(self._clock()))
+
+    def _apply(self, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            if isinstance(decision, Dispatch):
+                self._entries[decision.id].turn.set_result(None)
+            elif isinstance(decision, Abort):
+                self._entries[decision.id].on_abort(decision.reason)
+            else:
+                refusal = Refusal(decision.reason, pushback_ms=decision.pushback_ms)
+                self._entries.pop(decision.id).turn.set_exception(refusal)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        due_s = self.admission.next_expiry_s()
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = None if due_s is None else max(0.0, due_s - self._clock())
+        self._timer = (
+            None if delay_s is None else asyncio.get_running_loop().call_later(delay_s, self._expire)
+        )
+
+    def _expire(self) -> None:
+        self._apply(self.admission.expire(self._clock()))

@@ -1,0 +1,133 @@
+"""From a client's bytes to a request that admission can judge: class, shape, size, limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trtkit.contract.models import ServiceClass
+from trtkit.conventions import CLASS_HEADER
+from trtkit.plan.types import EngineLimits
+from trtkit.proxy.admission import Reason, Request, TimeLimits
+from trtkit.proxy.ending import Refusal
+from trtkit.proxy.wire.prompt import PromptCounter
+from trtkit.proxy.wire.request import LlmRequest
+from trtkit.proxy.wire.schema import ModelSchema
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a request takes."""
+
+    prompt_tokens: int
+    max_tokens: int
+    clipped: bool
+    """Whether the client had asked for more."""
+
+
+def choose_class(
+    classes: Mapping[str, ServiceClass], fallback: str, header: str | None, priority: int
+) -> str:
+    """Return the class that the client named by header, else by Triton's ``priority`` (0 is the default)."""
+    if header is not None:
+        if header in classes:
+            return header
+        raise Refusal(
+            Reason.UNKNOWN_CLASS, f"{CLASS_HEADER} is {header!r}, the classes are {', '.join(classes)}"
+        )
+    if priority == 0:
+        return fallback
+    for name, promise in classes.items():
+        if promise.priority == priority:
+            return name
+    valid = ", ".join(f"{promise.priority} ({name})" for name, promise in classes.items())
+    raise Refusal(
+        Reason.BAD_PRIORITY, f"priority {priority} belongs to no class; valid are 0 (default), {valid}"
+    )
+
+
+def add_default_output(call: LlmRequest, promise: ServiceClass, schema: ModelSchema) -> bool:
+    """Give a request that names no length of the answer the one of its class; tell whether that was so."""
+    name = call.output_tensor
+    if name in call.tensors:
+        return False
+    if name in schema.inputs:
+        datatype = schema.inputs[name].datatype
+        call.tensors.add_number(name, datatype, schema.shape_of_one(), promise.default_output_tokens)
+    return True
+
+
+async def measure(
+    call: LlmRequest, promise: ServiceClass, limits: EngineLimits, counter: PromptCounter
+) -> Size:
+    """Count the prompt, settle the length of the answer, and refuse what can never be served.
+
+    An answer longer than the class or the engine allows is clipped, not refused.
+    """
+    prompt_tokens = await _count_prompt(call, promise, limits, counter)
+    room = limits.max_seq_len - prompt_tokens
+    if room < 1:
+        raise Refusal(
+            Reason.TOO_LONG,
+            f"the prompt has {prompt_tokens} tokens, which leaves no room for an answer in {limits.max_seq_len}",
+        )
+    name, wanted = call.output_tensor, promise.default_output_tokens
+    if name in call.tensors:
+        wanted = call.tensors.number(name)
+    if wanted < 1:
+        raise Refusal(Reason.INVALID_INPUT, f"input '{name}' is {wanted}, it must be at least 1")
+    max_tokens = min(wanted, room, promise.max_output_tokens or room)
+    if name in call.tensors and max_tokens < wanted:
+        call.tensors.set_number(name, max_tokens)
+    return Size(prompt_tokens, max_tokens, clipped=max_tokens < wanted)
+
+
+async def _count_prompt(
+    call: LlmRequest, promise: ServiceClass, limits: EngineLimits, counter: PromptCounter
+) -> int:
+    if call.is_tokens:
+        prompt_tokens = call.prompt_width()
+        _check_prompt(prompt_tokens, promise, limits)
+        return prompt_tokens
+    text = call.tensors.text("text_input")
+    _check_prompt(counter.at_least(text), promise, limits, "at least ")
+    prompt_tokens = await counter.count(text)
+    _check_prompt(prompt_tokens, promise, limits)
+    return prompt_tokens
+
+
+def _check_prompt(tokens: int, promise: ServiceClass, limits: EngineLimits, about: str = "") -> None:
+    if tokens > limits.max_input_len:
+        raise Refusal(
+            Reason.TOO_LONG, f"the prompt has {about}{tokens} tokens, the engine takes {limits.max_input_len}"
+        )
+    if promise.max_prompt_tokens is not None and tokens > promise.max_prompt_tokens:
+        raise Refusal(
+            Reason.OVER_CLASS_LIMIT,
+            f"the prompt has {about}{tokens} tokens, its class may have {promise.max_prompt_tokens}",
+        )
+
+
+def to_request(
+    upstream_id: str,
+    class_name: str,
+    promise: ServiceClass,
+    size: Size,
+    *,
+    arrival_s: float,
+    client_s: float = math.inf,
+    streams: bool,
+) -> Request:
+    """Put together what admission judges."""
+    return Request(
+        id=upstream_id,
+        class_name=class_name,
+        priority=promise.priority,
+        prompt_tokens=size.prompt_tokens,
+        max_tokens=size.max_tokens,
+        arrival_s=arrival_s,
+        limits=TimeLimits.of(promise, client_s=client_s, streams=streams),
+        sheddable=promise.sheddable,
+        streams=streams,
+    )

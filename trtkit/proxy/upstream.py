@@ -1,0 +1,141 @@
+"""The Triton behind the proxy: one channel, raw bytes, and what its models declare."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from trtkit.conventions import CLASS_HEADER, ENGINE_MODEL, TRITON_GRPC_ERROR_HEADER
+from trtkit.proxy.admission import Reason
+from trtkit.proxy.ending import Caller, Metadata, Refusal
+from trtkit.proxy.wire.response import stop_request
+from trtkit.proxy.wire.schema import ModelSchema, read_schema
+
+SERVICE = "/inference.GRPCInferenceService/"
+_PROBE_S = 2.0
+_KEPT = ("grpc-", "x-trtkit-", ":")
+_CONSUMED = ("user-agent", "te", "content-type", TRITON_GRPC_ERROR_HEADER)
+UNLIMITED_MESSAGES = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+
+
+class Upstream:
+    """Calls to one Triton server. Messages are passed as bytes; only the proxy's own questions are decoded."""
+
+    def __init__(self, target: str) -> None:
+        options = [
+            *UNLIMITED_MESSAGES,
+            ("grpc.use_local_subchannel_pool", 1),
+            # A restarted server is found again within a second.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.min_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+        ]
+        self._channel: Any = grpc.aio.insecure_channel(target, options=options)
+        self._schemas: dict[str, asyncio.Future[ModelSchema]] = {}
+
+    def unary(self, method: str, data: bytes, metadata: Metadata = (), timeout_s: float | None = None) -> Any:
+        """Start a unary call; ``method`` is the full path."""
+        return self._channel.unary_unary(method)(data, metadata=metadata, timeout=timeout_s)
+
+    def infer_stream(self, data: bytes, metadata: Metadata = ()) -> Any:
+        """Start a stream for one request: on the wire, ModelStreamInfer that is half-closed at once."""
+        return self._channel.unary_stream(f"{SERVICE}ModelStreamInfer")(data, metadata=metadata)
+
+    def open_stream(self, metadata: Metadata) -> Any:
+        """Start a ModelStreamInfer that takes many requests."""
+        return self._channel.stream_stream(f"{SERVICE}ModelStreamInfer")(metadata=metadata)
+
+    async def schema(self, model: str) -> ModelSchema:
+        """Return what a model declares, asked once.
+
+        Raises:
+            Refusal: The server cannot be reached, or does not know the model.
+        """
+        if model not in self._schemas:
+            self._schemas[model] = asyncio.ensure_future(self._fetch_schema(model))
+            self._schemas[model].add_done_callback(lambda done: self._forget_failure(model, done))
+        try:
+            return await asyncio.shield(self._schemas[model])
+        except grpc.aio.AioRpcError as error:
+            raise refusal_of(error) from error
+
+    def forget_schemas(self) -> None:
+        """Ask again: the server was restarted, or its models were reloaded."""
+        self._schemas.clear()
+
+    async def ready(self) -> bool:
+        """Tell whether Triton and all its models are ready."""
+        from tritonclient.grpc import service_pb2
+
+        try:
+            reply = await self.unary(f"{SERVICE}ServerReady", b"", timeout_s=_PROBE_S)
+        except grpc.aio.AioRpcError:
+            return False
+        return bool(service_pb2.ServerReadyResponse.FromString(reply).ready)
+
+    async def stop(self, upstream_id: str) -> bool:
+        """Ask the engine to drop a request; False when it cannot be asked."""
+        try:
+            schema = await self.schema(ENGINE_MODEL)
+            if "stop" not in schema.inputs:
+                return False
+            call = self.infer_stream(stop_request(ENGINE_MODEL, upstream_id, schema.shape_of_one()))
+            return all([not _is_error(reply) async for reply in call])
+        except (Refusal, grpc.aio.AioRpcError):
+            return False
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()
+
+    async def _fetch_schema(self, model: str) -> ModelSchema:
+        config = await self._config(model)
+        decoupled = config.model_transaction_policy.decoupled
+        # An ensemble streams when one of its steps does.
+        for step in config.ensemble_scheduling.step:
+            decoupled = decoupled or (await self._config(step.model_name)).model_transaction_policy.decoupled
+        return read_schema(config, decoupled=decoupled)
+
+    async def _config(self, model: str) -> Any:
+        from tritonclient.grpc import service_pb2
+
+        question = service_pb2.ModelConfigRequest(name=model).SerializeToString()
+        reply = await self.unary(f"{SERVICE}ModelConfig", question, timeout_s=_PROBE_S)
+        return service_pb2.ModelConfigResponse.FromString(reply).config
+
+    def _forget_failure(self, model: str, done: asyncio.Future[ModelSchema]) -> None:
+        if (done.cancelled() or done.exception()) and self._schemas.get(model) is done:
+            del self._schemas[model]
+
+
+def refusal_of(error: grpc.aio.AioRpcError) -> Refusal:
+    """Translate the failure of a call that has produced nothing."""
+    code, detail = error.code(), error.details() or ""
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        return Refusal(Reason.NO_BACKEND, detail, pushback_ms=250)
+    return Refusal(Reason.UPSTREAM_ERROR, detail, code=code.name)
+
+
+def caller_of(context: Any, now_s: float) -> Caller:
+    """Read what a client's call says beside its messages; the proxy's own headers are not passed on."""
+    headers = [(key, value) for key, value in context.invocation_metadata() or ()]
+    named = dict(headers)
+    left_s = context.time_remaining()
+    return Caller(
+        metadata=tuple(
+            each for each in headers if not each[0].startswith(_KEPT) and each[0] not in _CONSUMED
+        ),
+        class_header=named.get(CLASS_HEADER),
+        deadline_s=math.inf if left_s is None else now_s + left_s,
+        grpc_errors=named.get(TRITON_GRPC_ERROR_HEADER) == "true",
+    )
+
+
+def _is_error(reply: bytes) -> bool:
+    from tritonclient.grpc import service_pb2
+
+    return bool(service_pb2.ModelStreamInferResponse.FromString(reply).error_message)

@@ -1,0 +1,92 @@
+"""What a ModelInferRequest asks for, beyond its tensors."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from trtkit.conventions import ENGINE_MODEL
+from trtkit.proxy.admission import Reason
+from trtkit.proxy.ending import Refusal
+from trtkit.proxy.wire.tensors import Tensors
+
+EMPTY_FINAL = "triton_enable_empty_final_response"
+
+
+def model_name(data: bytes) -> str:
+    """Return the model of a serialized ModelInferRequest.
+
+    The name is field 1, which every serializer writes first: a request that is only passed through needs no parsing.
+    """
+    if len(data) > 2 and data[0] == 0x0A and data[1] < 0x80 and len(data) >= 2 + data[1]:
+        return data[2 : 2 + data[1]].decode("utf-8", errors="replace")
+    return str(parse(data).model_name)
+
+
+def parse(data: bytes) -> Any:
+    """Parse a serialized ModelInferRequest."""
+    from google.protobuf.message import DecodeError
+    from tritonclient.grpc import service_pb2
+
+    try:
+        return service_pb2.ModelInferRequest.FromString(data)
+    except DecodeError as error:
+        raise Refusal(Reason.INVALID_INPUT, "the request is no ModelInferRequest") from error
+
+
+class LlmRequest:
+    """A request for one of the LLM models; the proxy's own parameters are taken out when it is read."""
+
+    def __init__(self, data: bytes) -> None:
+        self.message = parse(data)
+        self.model: str = self.message.model_name
+        self.client_id: str = self.message.id
+        self.priority = self._take_integer("priority")
+        self.timeout_s = self._take_integer("timeout") / 1e6 or math.inf
+        self.wants_empty_final = self.message.parameters[EMPTY_FINAL].bool_param
+        self.message.parameters[EMPTY_FINAL].bool_param = True
+        self.tensors = Tensors(self.message)
+        stream = "streaming" if self.is_tokens else "stream"
+        self.streams = stream in self.tensors and bool(self.tensors.number(stream))
+
+    @property
+    def is_tokens(self) -> bool:
+        """Whether the prompt comes as token ids rather than as text."""
+        return self.model == ENGINE_MODEL
+
+    @property
+    def output_tensor(self) -> str:
+        """Name of the input that limits the answer."""
+        return "request_output_len" if self.is_tokens else "max_tokens"
+
+    @property
+    def is_stop(self) -> bool:
+        """Whether the request only cancels another one."""
+        return self.is_tokens and "stop" in self.tensors and bool(self.tensors.number("stop"))
+
+    def prompt_width(self) -> int:
+        """Return the prompt's tokens as ``input_lengths`` (else the width of ``input_ids``) says."""
+        width = self.tensors.shape("input_ids")[-1] if "input_ids" in self.tensors else 0
+        if "input_lengths" not in self.tensors:
+            return width
+        length = self.tensors.number("input_lengths")
+        if length < 0 or ("input_ids" in self.tensors and length > width):
+            raise Refusal(
+                Reason.INVALID_INPUT, f"input 'input_lengths' is {length}, 'input_ids' has {width} tokens"
+            )
+        return length
+
+    def address(self, upstream_id: str) -> bytes:
+        """Serialize the request under the id that the inference server is to know it by."""
+        self.message.id = upstream_id
+        return bytes(self.message.SerializeToString())
+
+    def _take_integer(self, name: str) -> int:
+        if name not in self.message.parameters:
+            return 0
+        parameter = self.message.parameters.pop(name)
+        kind = parameter.WhichOneof("parameter_choice")
+        value = getattr(parameter, kind) if kind in ("int64_param", "uint64_param") else -1
+        if value < 0:
+            raise Refusal(Reason.INVALID_INPUT, f"parameter '{name}' must be an integer of 0 or more")
+        return int(value)

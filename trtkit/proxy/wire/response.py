@@ -1,0 +1,94 @@
+"""What a response says, and the responses that the proxy writes itself."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from trtkit.proxy.ending import Ending
+
+FINAL = "triton_final_response"
+REASON_PARAMETER = "trtkit_reason"
+PUSHBACK_PARAMETER = "trtkit_retry_pushback_ms"
+CLIPPED_PARAMETER = "trtkit_max_tokens_clipped"
+
+
+class Chunk:
+    """One ModelStreamInferResponse of an LLM model."""
+
+    def __init__(self, data: bytes) -> None:
+        from tritonclient.grpc import service_pb2
+
+        self.message: Any = service_pb2.ModelStreamInferResponse.FromString(data)
+        self._response = self.message.infer_response
+        self.error: str = self.message.error_message
+        parameters = self._response.parameters
+        self.final: bool = FINAL in parameters and parameters[FINAL].bool_param
+        self.tokens = count_tokens(self._response)
+        self.empty = not self._response.outputs
+
+    def address(self, client_id: str, clipped_to: int | None = None) -> bytes:
+        """Serialize the chunk under the client's own id."""
+        self._response.id = client_id
+        if clipped_to is not None:
+            self._response.parameters[CLIPPED_PARAMETER].int64_param = clipped_to
+        return bytes(self.message.SerializeToString())
+
+
+def count_tokens(response: Any) -> int:
+    """Return the tokens in a ModelInferResponse: ``sequence_length`` says it, a text message counts as one."""
+    for n, output in enumerate(response.outputs):
+        if output.name == "sequence_length" and n < len(response.raw_output_contents):
+            raw = response.raw_output_contents[n]
+            return int(struct.unpack_from("<i", raw)[0]) if len(raw) >= 4 else 0
+    return 1 if response.outputs else 0
+
+
+def error_chunk(client_id: str, model: str, ending: Ending) -> bytes:
+    """Write an in-band error: ``[CODE] reason: text``, with the same facts as parameters."""
+    from tritonclient.grpc import service_pb2
+
+    message = service_pb2.ModelStreamInferResponse(error_message=f"[{ending.status}] {ending.message}")
+    response = message.infer_response
+    response.id, response.model_name = client_id, model
+    response.parameters[FINAL].bool_param = True
+    response.parameters[REASON_PARAMETER].string_param = ending.reason.value
+    if ending.pushback_ms is not None:
+        response.parameters[PUSHBACK_PARAMETER].int64_param = ending.pushback_ms
+    return bytes(message.SerializeToString())
+
+
+def empty_final(client_id: str, model: str) -> bytes:
+    """Write the empty final response of a stream."""
+    from tritonclient.grpc import service_pb2
+
+    message = service_pb2.ModelStreamInferResponse()
+    message.infer_response.id, message.infer_response.model_name = client_id, model
+    message.infer_response.parameters[FINAL].bool_param = True
+    return bytes(message.SerializeToString())
+
+
+def readdress(data: bytes, client_id: str) -> tuple[bytes, int]:
+    """Give a serialized ModelInferResponse the client's id; return it with its number of tokens."""
+    from tritonclient.grpc import service_pb2
+
+    response = service_pb2.ModelInferResponse.FromString(data)
+    response.id = client_id
+    return bytes(response.SerializeToString()), count_tokens(response)
+
+
+def stop_request(model: str, upstream_id: str, shape: tuple[int, ...]) -> bytes:
+    """Write the request that makes the engine drop ``upstream_id``.
+
+    The inputs beside ``stop`` say nothing, but Triton insists on them.
+    """
+    from tritonclient.grpc import service_pb2
+
+    request = service_pb2.ModelInferRequest(model_name=model, id=upstream_id)
+    request.parameters["triton_enable_empty_final_response"].bool_param = True
+    for name in ("input_ids", "input_lengths", "request_output_len"):
+        request.inputs.add(name=name, datatype="INT32", shape=shape)
+        request.raw_input_contents.append(struct.pack("<i", 1))
+    request.inputs.add(name="stop", datatype="BOOL", shape=shape)
+    request.raw_input_contents.append(b"\x01")
+    return bytes(request.SerializeToString())
