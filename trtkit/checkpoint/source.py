@@ -72,7 +72,7 @@ def _file(path: Path, store: Path, progress: Progress) -> Path:
 
 
 def _file_folder(path: Path, store: Path) -> Path:
-    """A file is known by place, size and time: hashing gigabytes at every start would cost more than converting them."""
+    """Name a file by place, size and time: hashing gigabytes at each start would cost more than converting them."""
     stat = path.stat()
     key = hashlib.sha256(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0{REVISION}".encode()).hexdigest()[:16]
     return store / f"{path.stem}-{key}"
