@@ -46,6 +46,11 @@ def show_json(document: Any) -> None:
     show(json.dumps(document, indent=2, default=str))
 
 
+def listening(host: str, grpc_port: int, metrics_port: int) -> str:
+    """Return where a proxy is."""
+    return f"proxy: grpc {host}:{grpc_port}, metrics http://{host}:{metrics_port}/metrics"
+
+
 def report_error(error: TrtkitError) -> None:
     """Explain an error on stderr; with ``--output json`` also as a document on stdout."""
     say(f"error: {error}" if "\n" not in str(error) else f"error:\n{error}")

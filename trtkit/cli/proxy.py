@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trtkit.cli.console import progress
+from trtkit.cli.console import listening, progress, say
 from trtkit.cli.options import ContractArgument, SetOption
 
 
@@ -33,14 +33,12 @@ def proxy(
     file = load_contract(contract, overrides)
     with progress() as report:
         source, plan = resolve(file, Store(), report)
-    run(
-        ProxyConfig.from_plan(
-            file.contract,
-            plan,
-            upstream=upstream,
-            tokenizer=source.tokenizer_file,
-            host=host,
-            grpc_port=grpc_port,
-            metrics_port=metrics_port,
-        )
+    config = ProxyConfig.of(
+        file.contract,
+        plan,
+        upstream=upstream,
+        tokenizer_path=source.tokenizer_file,
+        listen=f"{host}:{grpc_port}",
+        metrics_listen=f"{host}:{metrics_port}",
     )
+    run(config, lambda proxy: say(listening(host, proxy.grpc_port, proxy.metrics_port)))

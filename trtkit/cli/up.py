@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtkit.cli.console import Output, plain_progress, progress, run_until_signal, say, show, show_json, write
+from trtkit.cli.console import (
+    Output,
+    listening,
+    plain_progress,
+    progress,
+    run_until_signal,
+    say,
+    show,
+    show_json,
+    write,
+)
 from trtkit.cli.options import ContractArgument, GrpcPortOption, MetricsPortOption, OutputOption, SetOption
 
 if TYPE_CHECKING:
@@ -74,9 +84,9 @@ class _Screen:
         self._where = ""
 
     def ready(self, grpc_port: int, metrics_port: int) -> None:
-        from trtkit.flow.up import QUESTION
+        from trtkit.flow.up import HOST, QUESTION
 
-        self._where = f"proxy: grpc 127.0.0.1:{grpc_port}, metrics http://127.0.0.1:{metrics_port}/metrics"
+        self._where = listening(HOST, grpc_port, metrics_port)
         say(self._where)
         if not self._quiet:
             show(f"\n> {QUESTION}")

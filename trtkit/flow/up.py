@@ -16,6 +16,7 @@ from trtkit.flow.build import BuildOutcome, Report
 if TYPE_CHECKING:
     from trtkit.triton.server import TritonServer
 
+HOST = "127.0.0.1"
 QUESTION = "What is the capital of France?"
 ANSWER_TOKENS = 48
 SEED = 7
@@ -83,19 +84,19 @@ async def serve_and_show(
         await asyncio.to_thread(server.wait_ready)
         report("start tritonserver", 1, 1)
         proxy = Proxy(
-            ProxyConfig.from_plan(
+            ProxyConfig.of(
                 contract,
                 built.plan,
-                upstream=f"127.0.0.1:{server.grpc_port}",
-                tokenizer=built.source / "tokenizer.json",
-                grpc_port=ports.grpc,
-                metrics_port=ports.metrics,
+                upstream=server.grpc_address,
+                tokenizer_path=built.source / "tokenizer.json",
+                listen=f"{HOST}:{ports.grpc}",
+                metrics_listen=f"{HOST}:{ports.metrics}",
             )
         )
         await proxy.start()
         try:
             viewer.ready(proxy.grpc_port, proxy.metrics_port)
-            await _show(f"127.0.0.1:{proxy.grpc_port}", contract, built.source, load, viewer)
+            await _show(f"{HOST}:{proxy.grpc_port}", contract, built.source, load, viewer)
             if keep:
                 await watch(server)
         finally:
