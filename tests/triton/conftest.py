@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import queue
+import time
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
+import tritonclient.grpc as grpcclient
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from trtkit.checkpoint.convert import convert
@@ -46,7 +50,10 @@ def sentencepiece_like(vocab_size: int = 520) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=["<unk>", *SPECIAL, *bytes_], show_progress=False, limit_alphabet=60
+        vocab_size=vocab_size,
+        special_tokens=["<unk>", *SPECIAL, *bytes_],
+        show_progress=False,
+        limit_alphabet=60,
     )
     tokenizer.train_from_iterator(CORPUS[:1], trainer)
     tokenizer = _unmark_bytes(tokenizer, bytes_)
@@ -93,7 +100,7 @@ def plan() -> Plan:
         vocab_size=480,
         hidden_act="silu",
         norm_epsilon=1e-5,
-        max_position_embeddings=2048,
+        max_position_embeddings=8192,
         rotary_base=10_000.0,
         rotary_scaling=None,
         attn_bias=False,
@@ -114,9 +121,9 @@ def plan() -> Plan:
         dtype="float32",
         model=model,
         quantization=QuantPlan("none", "auto", None, None),
-        limits=EngineLimits(8, 512, 1024, 2048, 32),
-        memory=MemoryPlan(1 << 20, 1 << 20, 1024, 256, 256 * 32, None),
-        zones=Zones(2048, 256 * 24, 8),
+        limits=EngineLimits(8, 512, 8000, 2048, 32),
+        memory=MemoryPlan(1 << 20, 1 << 20, 1024, 512, 512 * 32, None),
+        zones=Zones(2048, 512 * 24, 8),
         enable_block_reuse=True,
     )
 
@@ -176,7 +183,9 @@ def repo(tmp_path_factory, plan, tokenizer_dir) -> Path:
     """A whole repository: rendered, with a compiled engine and a tokenizer in place."""
     work = tmp_path_factory.mktemp("triton")
     write_random_llama(work / "hf", plan.model)
-    convert(HfCheckpoint.open(work / "hf"), work / "checkpoint", dtype="float32", quantization=plan.quantization)
+    convert(
+        HfCheckpoint.open(work / "hf"), work / "checkpoint", dtype="float32", quantization=plan.quantization
+    )
     (work / "engine").mkdir()
     compile_engine(work / "checkpoint", work / "engine", plan)
     write(render(plan), work / "repo")
@@ -190,3 +199,90 @@ def server(repo, tmp_path_factory):
     with TritonServer(repo, log_file=log_file) as running:
         running.wait_ready(60)
         yield running
+
+
+class Stream:
+    """One request on a gRPC stream of its own: responses as dicts of arrays, then ``error`` if there was one."""
+
+    def __init__(self, address: str, model: str, request_id: str, parameters, inputs) -> None:
+        self.error: Exception | None = None
+        self.finals = 0
+        self._answers: queue.Queue = queue.Queue()
+        self._client = grpcclient.InferenceServerClient(address)
+        self._client.start_stream(
+            lambda result, error: self._answers.put(error or result), headers={"triton_grpc_error": "true"}
+        )
+        self._client.async_stream_infer(
+            model,
+            [_input(name, values) for name, values in inputs.items()],
+            request_id=request_id,
+            enable_empty_final_response=True,
+            parameters=parameters,
+        )
+
+    def __iter__(self):
+        while not self.finals and self.error is None:
+            answer = self._answers.get(timeout=30)
+            if isinstance(answer, Exception):
+                self.error = answer
+                break
+            message = answer.get_response()
+            self.finals += message.parameters["triton_final_response"].bool_param
+            if message.outputs:
+                yield {output.name: answer.as_numpy(output.name) for output in message.outputs}
+        self._client.close()
+
+    def cancel(self) -> None:
+        self._client.stop_stream(cancel_requests=True)
+        self._client.close()
+
+
+TYPES = {bool: (bool, "BOOL"), int: (np.int32, "INT32"), float: (np.float32, "FP32"), str: (object, "BYTES")}
+
+
+def _input(name: str, value):
+    """A scalar becomes [[value]], a list of rows stays."""
+    rows = value if isinstance(value, list) else [[value]]
+    first = np.ravel(np.array(rows, object))[0]
+    dtype, triton_type = (np.uint64, "UINT64") if name == "seed" else TYPES[type(first)]
+    array = np.array(rows, dtype)
+    tensor = grpcclient.InferInput(name, array.shape, triton_type)
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+@pytest.fixture
+def ask(server):
+    def start(model: str, *, request_id: str = "", parameters=None, **inputs) -> Stream:
+        return Stream(server.grpc_address, model, request_id, parameters, inputs)
+
+    return start
+
+
+@pytest.fixture
+def gauge(server):
+    """Read one gauge of the metrics endpoint."""
+
+    def read(label: str) -> float:
+        with urlopen(f"http://{server.host}:{server.metrics_port}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        return next(
+            float(line.rpartition(" ")[2])
+            for line in lines
+            if line.startswith("nv_trt_llm") and label in line
+        )
+
+    return read
+
+
+@pytest.fixture
+def eventually():
+    """Wait for a condition; what lies behind it happens in another process."""
+
+    def wait(condition, within_s: float) -> None:
+        deadline = time.monotonic() + within_s
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {within_s} s"
+            time.sleep(0.01)
+
+    return wait

@@ -1,3 +1,5 @@
+from itertools import chain, pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -25,7 +27,7 @@ texts = st.one_of(st.sampled_from(TEXTS), st.text(max_size=60))
 
 def cut(items, points):
     bounds = [0, *sorted(point % (len(items) + 1) for point in points), len(items)]
-    return [items[start:end] for start, end in zip(bounds, bounds[1:], strict=False)]
+    return [items[start:end] for start, end in pairwise(bounds)]
 
 
 @given(text=texts, points=st.lists(st.integers(0, 10**6), max_size=8))
@@ -74,7 +76,8 @@ def test_stateless_decoding_after_whole_chunks_adds_up(tokenizer, text, size, co
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     chunks = whole_character_chunks(tokenizer, ids, size)
     streamed = [
-        decode_after(tokenizer.decode, sum(chunks[max(0, i - context) : i], []), chunk) for i, chunk in enumerate(chunks)
+        decode_after(tokenizer.decode, list(chain(*chunks[max(0, i - context) : i])), chunk)
+        for i, chunk in enumerate(chunks)
     ]
     assert "".join(streamed) == tokenizer.decode(ids)
 

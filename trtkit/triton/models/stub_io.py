@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+SPELL_CODE = "trtkit_spell_error_code"
+"""Request parameter by which the BLS model asks the engine model for errors with their code spelled out."""
+
 
 class Refusal(Exception):
     """A request that cannot be served; ``code`` is a TritonError code or its name."""
@@ -110,16 +113,37 @@ def response(outputs: Sequence[Any]) -> Any:
     return _stub().InferenceResponse(output_tensors=list(outputs))
 
 
-def failure(error: Exception) -> Any:
-    """Return an error response: a Refusal keeps its code, anything else is INTERNAL; no traceback."""
+def failure(error: Exception, *, spell_code: bool = False) -> Any:
+    """Return an error response: a Refusal keeps its code, anything else is INTERNAL; no traceback.
+
+    Triton 24.10 drops the code of an error on its way from a decoupled model to a BLS model. ``spell_code``
+    puts its name before the text, for :func:`child_error` to take off again.
+    """
     stub = _stub()
     if isinstance(error, Refusal):
         message, code = str(error), error.code
     else:
         message, code = f"{type(error).__name__}: {error}", "INTERNAL"
         stub.Logger.log_error(message)
+    if spell_code:
+        message = f"{code}: {message}"
     code = getattr(stub.TritonError, code) if isinstance(code, str) else code
     return stub.InferenceResponse(output_tensors=[], error=stub.TritonError(message, code))
+
+
+def child_error(answer: Any) -> Refusal:
+    """Return the error that a child model answered with, as the child raised it."""
+    error = answer.error()
+    name, colon, rest = error.message().partition(": ")
+    if colon and name in {"INVALID_ARG", "INTERNAL", "CANCELLED", "UNAVAILABLE"}:
+        return Refusal(rest, name)
+    return Refusal(error.message(), error.code())
+
+
+def parameters(request: Any) -> dict[str, Any]:
+    """Return the request parameters."""
+    values: dict[str, Any] = json.loads(request.parameters() or "{}")
+    return values
 
 
 def finish(sender: Any, last: Any | None = None) -> None:

@@ -8,13 +8,12 @@ import itertools
 import queue
 import threading
 
-from trtkit.engine.cpu.runtime import CpuEngine
 from trtkit_gauges import Gauges
 from trtkit_io import Refusal, Settings, failure, finish
 from trtkit_job import Job, Jobs
-from trtkit_request import check_supported, flag, generation_requests
+from trtkit_request import check_supported, flag, generation_requests, spells_code
 
-from trtkit.errors import InputError
+from trtkit.engine.cpu.runtime import CpuEngine
 
 
 class TritonPythonModel:
@@ -50,16 +49,14 @@ class TritonPythonModel:
                     self._stop(request.request_id(), sender)
                 else:
                     self._start(request, sender)
-            except InputError as error:
-                finish(sender, failure(Refusal(str(error))))
             except Exception as error:
-                finish(sender, failure(error))
+                finish(sender, failure(error, spell_code=spells_code(request)))
 
     def _start(self, request, sender):
         check_supported(request)
         rows = generation_requests(request, next(self._numbers))
         exclude_input = flag(request, "exclude_input_in_output", default=self._exclude_input)
-        job = Job(request.request_id(), sender, rows, exclude_input=exclude_input)
+        job = Job(request, sender, rows, exclude_input=exclude_input)
         self._jobs.add(job)
         submitted = []
         try:
@@ -90,6 +87,9 @@ class TritonPythonModel:
                 continue
             try:
                 job.deliver(index, chunk)
+            except Refusal as error:
+                # A sound engine refuses only what the client should not have asked.
+                job.fail(Refusal(str(error), "INTERNAL") if self._engine.failure else error)
             except Exception as error:
                 job.fail(error)
             if job.closed:

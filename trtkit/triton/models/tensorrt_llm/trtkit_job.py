@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 from trtkit_io import Refusal, failure, finish, response, tensor
+from trtkit_request import spells_code
 
 CONTEXT_TOKENS = 16
 """Enough tokens before a chunk for any tokenizer to decode the chunk as in the whole text."""
@@ -41,8 +42,9 @@ class Row:
 class Job:
     """The rows of one Triton request; closed once the final flag is out."""
 
-    def __init__(self, request_id, sender, requests, *, exclude_input):
-        self.request_id = request_id
+    def __init__(self, request, sender, requests, *, exclude_input):
+        self.request_id = request.request_id()
+        self._spell_code = spells_code(request)
         self.rows = requests
         self.closed = False
         self._sender = sender
@@ -65,7 +67,7 @@ class Job:
     def deliver(self, index, chunk):
         """Send what a chunk of one row makes ready, with the final flag when it is the last."""
         if chunk.finish_reason == "error":
-            raise Refusal(chunk.message or "the engine failed", "INTERNAL")
+            raise Refusal(chunk.message)
         if chunk.finish_reason == "cancelled" and self._client_gone:
             raise Refusal("request cancelled by client", "CANCELLED")
         ready = self._rows[index].take(chunk)
@@ -81,7 +83,7 @@ class Job:
     def fail(self, error):
         """End the request with an error."""
         self.closed = True
-        finish(self._sender, failure(error))
+        finish(self._sender, failure(error, spell_code=self._spell_code))
 
     def _outputs(self, index, chunk, tokens, context, log_probs):
         request = self.rows[index]

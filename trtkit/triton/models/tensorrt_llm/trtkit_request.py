@@ -1,6 +1,6 @@
 """From TensorRT-LLM's tensors to the engine's requests, one per batch row."""
 
-from trtkit_io import Refusal, array, refuse_above, refuse_inputs
+from trtkit_io import SPELL_CODE, Refusal, array, parameters, refuse_above, refuse_inputs
 from trtkit_text import decode_word_list
 
 from trtkit.engine.cpu.request import GenerationRequest
@@ -62,6 +62,11 @@ def flag(request, name, *, default=False):
     return default if values is None else bool(values.reshape(-1)[0])
 
 
+def spells_code(request):
+    """Return whether errors go to the BLS model, see ``failure``."""
+    return SPELL_CODE in parameters(request)
+
+
 def check_supported(request):
     """Raise Refusal for what the CPU engine cannot honour."""
     refuse_inputs(request, UNSUPPORTED)
@@ -93,7 +98,7 @@ def generation_requests(request, number):
 
 def _options(request, row):
     given = {field: (array(request, name), kind) for field, (name, kind) in OPTIONS.items()}
-    options = {
+    options = {"streaming": False} | {
         field: kind(values.reshape(-1)[row]) for field, (values, kind) in given.items() if values is not None
     }
     # TensorRT-LLM takes 0 (and a negative top_p) for "not set".

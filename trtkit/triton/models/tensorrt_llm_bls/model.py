@@ -1,14 +1,25 @@
 """tensorrt_llm_bls: the text API. One thread per request relays preprocessing and engine to the client."""
 
-import json
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from trtkit_io import Refusal, Settings, array, failure, finish, refuse_above, refuse_inputs, tensor
-from trtkit_relay import Relay, raise_error_of
+from trtkit_io import (
+    SPELL_CODE,
+    Refusal,
+    Settings,
+    array,
+    child_error,
+    failure,
+    finish,
+    parameters,
+    refuse_above,
+    refuse_inputs,
+    tensor,
+)
+from trtkit_relay import Relay
 from trtkit_text import TextTokenizer
 from trtkit_wiring import FROM_PREPROCESSING, TO_ENGINE, TO_PREPROCESSING
 
@@ -79,7 +90,8 @@ class TritonPythonModel:
             requested_output_names=list(FROM_PREPROCESSING.values()),
             inputs=[pb_utils.Tensor(name, values) for name, values in given.items() if values is not None],
         ).exec()
-        raise_error_of(answer)
+        if answer.has_error():
+            raise child_error(answer)
         return answer
 
     def _child(self, request, relay, prepared):
@@ -98,7 +110,7 @@ class TritonPythonModel:
             request_id=relay.request_id,
             requested_output_names=relay.wanted_outputs(request),
             inputs=inputs,
-            parameters=json.loads(request.parameters() or "{}"),
+            parameters=parameters(request) | {SPELL_CODE: True},
         )
 
     def _watch(self, period_s):

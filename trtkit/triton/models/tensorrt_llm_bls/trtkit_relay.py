@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 import numpy as np
-from trtkit_io import Refusal, array, finish, response, result, tensor, text_tensor
+from trtkit_io import Refusal, array, child_error, finish, response, result, tensor, text_tensor
 from trtkit_text import IncrementalDetokenizer
 from trtkit_wiring import RESULTS
 
@@ -40,7 +40,8 @@ class Relay:
         """Relay every response of the engine, then end."""
         self._raise_if_gone()
         for answer in child.exec(decoupled=True):
-            raise_error_of(answer)
+            if answer.has_error():
+                raise child_error(answer)
             tokens = result(answer, "output_ids")
             if tokens is not None and not self._client_gone:
                 self.sender.send(self._answer(answer, tokens, streaming))
@@ -83,9 +84,3 @@ class Relay:
             return text
         self._texts[row] += text
         return self._texts[row]
-
-
-def raise_error_of(answer):
-    """Raise the error that a child answered with: its text and its code reach the client unchanged."""
-    if answer.has_error():
-        raise Refusal(answer.error().message(), answer.error().code())

@@ -1,0 +1,88 @@
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtkit.errors import InputError
+from trtkit.triton.folder import RECORD, check, install, write
+
+FILES = {"a/config.pbtxt": b"one", "a/1/model.py": b"two"}
+
+
+def tree(root):
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_written_folder_has_no_drift(tmp_path):
+    assert write(FILES, tmp_path) == sorted(FILES)
+    assert check(FILES, tmp_path) == []
+    assert write(FILES, tmp_path) == []
+
+
+def test_drift_names_what_changed_vanished_or_is_left_over(tmp_path):
+    write(FILES | {"b/config.pbtxt": b"three"}, tmp_path)
+    (tmp_path / "a/config.pbtxt").write_bytes(b"edited")
+    (tmp_path / "a/1/model.py").unlink()
+    assert check(FILES, tmp_path) == ["a/1/model.py", "a/config.pbtxt", "b/config.pbtxt"]
+
+
+def test_files_of_an_earlier_run_go_and_files_of_others_stay(tmp_path):
+    write(FILES | {"old/1/model.py": b"three"}, tmp_path)
+    (tmp_path / "a/notes.txt").write_text("mine")
+    write(FILES, tmp_path)
+    assert not (tmp_path / "old").exists()
+    assert (tmp_path / "a/notes.txt").read_text() == "mine"
+
+
+def test_a_file_of_somebody_else_is_never_overwritten(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/config.pbtxt").write_text("by hand")
+    with pytest.raises(InputError, match=r"a/config\.pbtxt"):
+        write(FILES, tmp_path)
+    assert tree(tmp_path) == {"a/config.pbtxt": b"by hand"}
+
+
+paths = st.sampled_from(["m/config.pbtxt", "m/1/model.py", "n/config.pbtxt", "n/1/.gitkeep"])
+renders = st.dictionaries(paths, st.binary(max_size=3), max_size=4)
+
+
+@given(history=st.lists(renders, min_size=1, max_size=4))
+def test_the_last_write_decides_whatever_came_before(tmp_path_factory, history):
+    root = tmp_path_factory.mktemp("repo")
+    for files in history:
+        write(files, root)
+    assert {path: content for path, content in tree(root).items() if path != RECORD} == history[-1]
+
+
+@pytest.fixture
+def parts(tmp_path):
+    for name in ("engine/rank0.engine", "tokenizer/tokenizer.json", "tokenizer/model.safetensors"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+def test_engine_and_tokenizer_are_linked_under_the_version_directories(parts):
+    install(parts / "repo", parts / "engine", parts / "tokenizer")
+    placed = parts / "repo/tensorrt_llm/1/engine/rank0.engine"
+    assert os.path.samefile(placed, parts / "engine/rank0.engine")
+    for model in ("tensorrt_llm", "preprocessing", "postprocessing", "tensorrt_llm_bls"):
+        assert os.listdir(parts / f"repo/{model}/1/tokenizer") == ["tokenizer.json"]
+
+
+def test_a_new_engine_replaces_the_old_one_whole(parts):
+    install(parts / "repo", parts / "engine", parts / "tokenizer")
+    (parts / "engine/rank0.engine").rename(parts / "engine/rank1.engine")
+    install(parts / "repo", parts / "engine", parts / "tokenizer")
+    assert os.listdir(parts / "repo/tensorrt_llm/1") == ["engine", "tokenizer"]
+    assert os.listdir(parts / "repo/tensorrt_llm/1/engine") == ["rank1.engine"]
+
+
+def test_what_is_missing_is_named_before_anything_is_placed(parts):
+    (parts / "tokenizer/tokenizer.json").unlink()
+    with pytest.raises(InputError, match=r"tokenizer\.json"):
+        install(parts / "repo", parts / "engine", parts / "tokenizer")
+    with pytest.raises(InputError, match="no tokenizer"):
+        install(parts / "repo", parts / "engine", parts / "org/name")
+    assert not (parts / "repo").exists()
