@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+import grpc.aio
 import numpy as np
 import tritonclient.grpc.aio as triton
 
@@ -50,8 +51,10 @@ async def ask(client: triton.InferenceServerClient, shot: Shot, on_text: OnText 
             pieces.append(text.reshape(-1)[0].decode())
             if on_text is not None:
                 on_text(pieces[-1])
-    except triton.InferenceServerException as error:
-        outcome = error.status() or error.message()
+    except triton.InferenceServerException as error:  # in-band
+        outcome = error.message()
+    except grpc.aio.AioRpcError as error:  # the stream's status, which tritonclient passes on as it is
+        outcome = f"{error.code().name}: {error.details()}"
     return Sample(shot.class_name, outcome, ttft_s, last_s, tokens, "".join(pieces))
 
 

@@ -10,8 +10,6 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-API_VERSION = "trtkit/v1"
-
 Milliseconds = Annotated[float, Field(gt=0, le=86_400_000, allow_inf_nan=False)]
 Tokens = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
@@ -203,7 +201,7 @@ class Admission(_Section):
 class Contract(_Section):
     """One file that says what is served, how, and what was promised."""
 
-    apiVersion: Literal["trtkit/v1"] = API_VERSION  # noqa: N815 - the ecosystem's spelling
+    apiVersion: Literal["trtkit/v1"] = "trtkit/v1"  # noqa: N815 - the ecosystem's spelling
     kind: Literal["Contract"] = "Contract"
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
     """Name of the service: letters, digits, dot, dash, underscore."""

@@ -21,7 +21,7 @@ _PACKAGES = ("openvino", "openvino-genai")
 class CpuBackend:
     """OpenVINO as the engine."""
 
-    files = (MODEL_FILE, Path(MODEL_FILE).with_suffix(".bin").name, CHECKPOINT_CONFIG)
+    files: tuple[str, ...] = (MODEL_FILE, Path(MODEL_FILE).with_suffix(".bin").name, CHECKPOINT_CONFIG)
 
     def versions(self) -> Mapping[str, str]:
         """Return the compiler's versions and the numeric settings."""
