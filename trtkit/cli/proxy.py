@@ -33,12 +33,13 @@ def proxy(
     file = load_contract(contract, overrides)
     with progress() as report:
         source, plan = resolve(file, Store(), report)
-    config = ProxyConfig.of(
+    config = ProxyConfig.from_plan(
         file.contract,
         plan,
         upstream=upstream,
-        tokenizer_path=source.tokenizer_file,
-        listen=f"{host}:{grpc_port}",
-        metrics_listen=f"{host}:{metrics_port}",
+        tokenizer=source.tokenizer_file,
+        host=host,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
     )
     run(config, lambda proxy: say(listening(host, proxy.grpc_port, proxy.metrics_port)))

@@ -84,13 +84,14 @@ async def serve_and_show(
         await asyncio.to_thread(server.wait_ready)
         report("start tritonserver", 1, 1)
         proxy = Proxy(
-            ProxyConfig.of(
+            ProxyConfig.from_plan(
                 contract,
                 built.plan,
                 upstream=server.grpc_address,
-                tokenizer_path=built.source / "tokenizer.json",
-                listen=f"{HOST}:{ports.grpc}",
-                metrics_listen=f"{HOST}:{ports.metrics}",
+                tokenizer=built.source / "tokenizer.json",
+                host=HOST,
+                grpc_port=ports.grpc,
+                metrics_port=ports.metrics,
             )
         )
         await proxy.start()
