@@ -12,7 +12,7 @@ from trtkit.engine.cpu.oracle import OracleSession
 from trtkit.engine.cpu.pipeline import Decoding, Pipeline
 from trtkit.engine.cpu.request import FinishReason, GenerationRequest, OnTokens, TokenChunk
 from trtkit.engine.cpu.sampling import choose
-from trtkit.engine.cpu.stops import StopGuard, Token
+from trtkit.engine.cpu.stops import StopGuard, Token, stop_texts
 from trtkit.engine.cpu.vocabulary import TextVocabulary, TokenIds
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class Generation:
         self._on_tokens = on_tokens
         self._workshop = workshop
         vocabulary = workshop.vocabulary or TokenIds()
-        self._guard = StopGuard(map(vocabulary.decode, request.stop_words), vocabulary)
+        self._guard = StopGuard(stop_texts(request.stop_words, vocabulary), vocabulary)
         self._bans = Bans(surface_variants(request.bad_words, workshop.vocabulary))
         self._generated: list[int] = []
         self._ready: list[Token] = []

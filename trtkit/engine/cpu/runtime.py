@@ -17,6 +17,7 @@ from trtkit.engine.cpu.oracle import Oracle, OracleSession
 from trtkit.engine.cpu.pipeline import Load, Pipeline, reason
 from trtkit.engine.cpu.request import EngineStats, FinishReason, GenerationRequest, OnTokens, TokenChunk
 from trtkit.engine.cpu.vocabulary import TextVocabulary
+from trtkit.errors import InputError
 
 YIELD_S = 0.0002
 """Pause after tokens were handed out. A step holds Python's lock, so without it whoever sends them would wait for
@@ -82,6 +83,8 @@ class CpuEngine:
         for generation in self._live.values():
             generation.end(FinishReason.CANCELLED, "the engine was closed")
         self._live.clear()
+        if not self.failure:
+            self._step()  # frees their blocks
 
     def _obey(self) -> bool:
         """Carry out the commands that have come; wait for one when there is nothing to do. False at the end."""
@@ -104,7 +107,7 @@ class CpuEngine:
             return
         try:
             self._live[request.request_id] = Generation(request, on_tokens, self._workshop)
-        except RuntimeError as error:
+        except (RuntimeError, InputError) as error:
             _refuse(on_tokens, reason(error))
 
     def _cancel(self, request_id: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trtkit.engine.cpu.vocabulary import Vocabulary
+from trtkit.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,15 @@ class Piece:
 
     tokens: tuple[Token, ...]
     text: str
+
+
+def stop_texts(words: Sequence[Sequence[int]], vocabulary: Vocabulary) -> list[str]:
+    """Return the text of each stop word; raise :class:`InputError` on one that ends within a character."""
+    texts = [vocabulary.decode(word) for word in words]
+    for word, text in zip(words, texts, strict=True):
+        if vocabulary.is_open(text) and vocabulary.encode(text) != list(word):
+            raise InputError(f"stop word {list(word)} ends within a character")
+    return texts
 
 
 class Detokenizer:
