@@ -129,8 +129,11 @@ def test_yarn_scaling_is_carried_over(write_gguf):
         ({"tokenizer.ggml.merges": None}, "tokenizer lacks merges"),
         ({"llama.expert_count": 8}, "llama.expert_count"),
         ({"llama.rope.dimension_count": 8}, "only 8 of 16 dimensions"),
-        ({"llama.rope.scaling.type": "longrope"}, "rotary scaling 'longrope'"),
-        ({"llama.block_count": None}, "lacks llama.block_count"),
+        ({"llama.rope.scaling.type": "longrope"}, "engines do not know 'longrope'"),
+        ({"llama.block_count": 2}, "model.layers.1.mlp.up_proj.weight: the tensor is missing"),
+        ({"llama.attention.head_count": 8}, "config.json asks for 16 x 64, the tensor is 32 x 64"),
+        ({"tokenizer.ggml.token_type": [1]}, "not one type for each token"),
+        ({"llama.block_count": None}, "num_hidden_layers: the field is missing"),
     ],
 )
 def test_what_cannot_be_carried_over_is_refused_by_name(write_gguf, metadata, message):
@@ -139,6 +142,11 @@ def test_what_cannot_be_carried_over_is_refused_by_name(write_gguf, metadata, me
 
 def test_an_unknown_tensor_is_refused_by_name(write_gguf):
     assert "rope_freqs.weight" in refusal(write_gguf(extra={"rope_freqs": np.ones(8, np.float32)}))
+
+
+def test_damaged_numbers_are_refused_by_name(write_gguf, weights):
+    weights["blk.0.ffn_norm"][3] = np.nan
+    assert "blk.0.ffn_norm.weight holds NaN" in refusal(write_gguf())
 
 
 @pytest.mark.parametrize("size", [0, 3, 100, 20_000])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trtkit.errors import ContractError, Severity
 from trtkit.plan.hf_config import parse_hf_config
@@ -85,6 +87,7 @@ def test_default_rope_is_no_scaling():
         ({"rope_scaling": {"type": "linear", "factor": "2"}}, "rope_scaling.factor"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0, "alpha": 1.0}}, "rope_scaling.alpha"),
         ({"rope_scaling": {"factor": 2.0}}, "rope_scaling.factor"),
+        ({"rope_scaling": {"type": 5}}, "rope_scaling.rope_type"),
         ({"rope_scaling": "linear"}, "rope_scaling"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "rope_parameters"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters.partial_rotary_factor"),
@@ -179,3 +182,28 @@ def test_mistral_without_the_key_has_its_window_in_force():
     assert keys_of_errors(**mistral, max_position_embeddings=32768) == ["sliding_window"]
     assert parse(**mistral, max_position_embeddings=32768, sliding_window=None)[0].num_kv_heads == 2
     assert keys_of_errors(architectures=["MistralForCausalLM"]) == ["num_key_value_heads"]
+
+
+KEYS = [
+    "architectures",
+    "hidden_act",
+    "rope_scaling",
+    "rope_parameters",
+    "layer_types",
+    "sliding_window",
+    "dtype",
+]
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+)
+
+
+@given(st.dictionaries(st.sampled_from([*RAW, *KEYS]), JSON, max_size=3))
+def test_whatever_a_file_says_it_is_a_config_or_a_list_of_problems(changes):
+    try:
+        config, _ = parse(**changes)
+    except ContractError:
+        return
+    assert min(config.num_heads, config.head_size, config.num_layers, config.vocab_size) > 0

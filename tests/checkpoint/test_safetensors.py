@@ -131,3 +131,17 @@ def test_the_writer_misses_what_was_not_written(tmp_path):
         SafetensorsWriter(tmp_path / "x", [TensorSpec("a", "float32", (2,))]).__enter__().__exit__(
             None, None, None
         )
+
+
+@given(
+    header=st.binary(max_size=60) | st.just(b'{"a":{"dtype":["F16"],"shape":{},"data_offsets":"12"}}'),
+    cut=st.integers(0, 70),
+)
+def test_no_bytes_are_taken_for_tensors_that_are_not_there(tmp_path_factory, header, cut):
+    path = tmp_path_factory.mktemp("any") / "x.safetensors"
+    path.write_bytes(raw(header)[:cut])
+    try:
+        tensors = read_header(path)
+    except InputError:
+        return
+    assert all(info.offset + info.nbytes <= path.stat().st_size for info in tensors.values())

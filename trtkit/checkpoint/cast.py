@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -12,28 +13,25 @@ from trtkit.errors import InputError
 
 
 def cast_chunks(source: TensorInfo, dtype: str) -> Iterator[Array]:
-    """Yield a tensor's elements as ``dtype``, rounded to nearest even, in chunks.
+    """Yield a tensor's elements as ``dtype`` in chunks; see :func:`cast`."""
+    target = numpy_dtype(dtype)
+    for chunk in source.chunks():
+        yield chunk if chunk.dtype == target else cast(chunk, dtype, name=source.name, path=source.path)
+
+
+def cast(values: Array, dtype: str, *, name: str, path: Path) -> Array:
+    """Return the values of tensor ``name`` as ``dtype``, rounded to nearest even.
 
     Raises:
         InputError: A value is outside of the range of ``dtype``, or was not finite to begin with.
     """
-    target = numpy_dtype(dtype)
-    for chunk in source.chunks():
-        if chunk.dtype == target:
-            yield chunk
-            continue
-        with np.errstate(over="ignore", invalid="ignore"):
-            cast = chunk.astype(target)
-        if not np.isfinite(cast).all():
-            raise _out_of_range(chunk, dtype, source)
-        yield cast
-
-
-def _out_of_range(chunk: Array, dtype: str, source: TensorInfo) -> InputError:
-    values = chunk.astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = values.astype(numpy_dtype(dtype))
+    if np.isfinite(result).all():
+        return result
     if not np.isfinite(values).all():
         hint = "the checkpoint is damaged: download it again"
-        return InputError(f"{source.name} holds NaN or infinity", path=source.path, hint=hint)
-    largest, limit = np.abs(values).max(), float(ml_dtypes.finfo(numpy_dtype(dtype)).max)
-    message = f"{source.name} holds {largest:g}, and {dtype} ends at {limit:g}"
-    return InputError(message, path=source.path, hint="convert to bfloat16, which has float32's range")
+        raise InputError(f"{name} holds NaN or infinity", path=path, hint=hint)
+    largest, limit = np.abs(values.astype(np.float64)).max(), float(ml_dtypes.finfo(numpy_dtype(dtype)).max)
+    message = f"{name} holds {largest:g}, and {dtype} ends at {limit:g}"
+    raise InputError(message, path=path, hint="convert to bfloat16, which has float32's range")

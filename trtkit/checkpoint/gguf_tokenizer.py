@@ -63,6 +63,8 @@ def _pre_tokenizers(fields: Mapping[str, Any], path: Path) -> list[dict[str, Any
     lacking = [key for key in ("tokens", "token_type", "merges") if f"tokenizer.ggml.{key}" not in fields]
     if lacking:
         raise InputError(f"the tokenizer lacks {', '.join(lacking)}", path=path, hint=_HINT)
+    if len(fields["tokenizer.ggml.tokens"]) != len(fields["tokenizer.ggml.token_type"]):
+        raise InputError("the tokenizer has not one type for each token", path=path, hint=_HINT)
     return _PRE_TOKENIZERS[pre]
 
 
@@ -104,7 +106,11 @@ def _tokenizer_config(fields: Mapping[str, Any], tokens: list[str], max_length: 
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
         "clean_up_tokenization_spaces": False,
-        **{f"{name}_token": tokens[index] for name, index in ids.items() if index is not None},
+        **{
+            f"{name}_token": tokens[index]
+            for name, index in ids.items()
+            if index is not None and index < len(tokens)
+        },
     }
     if "tokenizer.chat_template" in fields:
         config["chat_template"] = fields["tokenizer.chat_template"]

@@ -177,7 +177,7 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int) -> TensorInfo:
         raise InputError(f"the header entry of {name} is malformed", path=path) from error
     if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
         raise InputError(f"the header entry of {name} is malformed", path=path)
-    if code not in _CODES:
+    if not isinstance(code, str) or code not in _CODES:
         raise InputError(f"{name} has the data type {code!r}, which is not known", path=path)
     info = TensorInfo(name, _CODES[code], shape, path, data_start + begin)
     if end - begin != info.nbytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -12,6 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from trtkit.errors import EnvironmentLacks, InputError
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
 
 @contextmanager
 def staged_folder(out: Path) -> Iterator[Path]:
@@ -20,20 +25,35 @@ def staged_folder(out: Path) -> Iterator[Path]:
     What was at ``out`` is replaced. When the block fails, or the process is killed, ``out`` is as it was (or absent,
     in the moment between moving the old folder away and the new one in).
     """
-    with scratch_folder(out) as staging:
+    target = out.resolve()
+    with scratch_folder(target) as staging:
         yield staging
         _sync(staging)
-        _swap(staging, out)
+        _swap(staging, target)
 
 
 @contextmanager
 def scratch_folder(out: Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``out`` that goes away with the block; those of killed processes go first."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    _remove_abandoned(out)
-    folder, lock = _create(out)
+    """Yield an empty folder beside ``out`` that goes away with the block; those of killed processes go first.
+
+    Raises:
+        InputError: The place cannot be written to.
+        EnvironmentLacks: The disk became full.
+    """
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(out)
+        folder, lock = _create(out)
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror}", path=out, hint="choose another place"
+        ) from error
     try:
         yield folder
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
+        raise EnvironmentLacks(f"cannot be written: {error.strerror}", path=out, hint="free space") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)

@@ -13,9 +13,8 @@ Array = npt.NDArray[Any]
 def quantize_int8(weight: Array) -> tuple[npt.NDArray[np.int8], Array]:
     """Quantize ``(out, in)`` per output channel; return int8 ``(out, in)`` and scales ``(out,)``.
 
-    The scale is ``amax / 128`` and is stored in the weight's dtype, while the rounding (half away from zero)
-    divides by the scale before it was stored: TensorRT-LLM's ``symmetric_quantize_last_axis_of_batched_matrix``.
-    Rows of zeros get scale 0.
+    The scale is ``amax / 128`` in the weight's dtype, rounding is half away from zero, and 128 itself is clipped to
+    127: TensorRT-LLM's ``symmetric_quantize_last_axis_of_batched_matrix``. Rows of zeros get scale 0.
     """
     rows = weight.astype(np.float32)
     scale = np.abs(rows).max(axis=1) / np.float32(128.0)

@@ -56,7 +56,7 @@ def find_architecture(raw: Mapping[str, Any], file: str = "config.json") -> Arch
     supported = "supported: " + ", ".join(ARCHITECTURES)
     if not isinstance(names, list) or not names:
         raise ContractError([Problem("the field is missing", key="architectures", hint=supported, file=file)])
-    if names[0] not in ARCHITECTURES:
+    if not isinstance(names[0], str) or names[0] not in ARCHITECTURES:
         message = f"{names[0]!r} is not supported"
         raise ContractError([Problem(message, key="architectures", hint=supported, file=file)])
     return ARCHITECTURES[names[0]]
@@ -97,11 +97,12 @@ def _read(fields: Fields, arch: Architecture, generation: Mapping[str, Any]) -> 
 
 def _activation(fields: Fields, arch: Architecture, args: tuple[Any, ...]) -> str:
     key, value = fields.value(*args)
-    if value not in arch.activations:
+    name = arch.activations.get(str(value), "")
+    if not name:
         fields.error(
             key, f"{arch.name} engines do not have {value!r}", f"known: {', '.join(arch.activations)}"
         )
-    return arch.activations.get(value, "")
+    return name
 
 
 def _dtype(fields: Fields) -> str:
@@ -154,7 +155,7 @@ def _check_geometry(fields: Fields, arch: Architecture, config: ModelConfig) -> 
 def _check_window(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
     """Refuse attention that does not see every earlier token: the window is no part of the checkpoint."""
     kinds = fields.raw.get("layer_types") or []
-    if any(kind != "full_attention" for kind in kinds):
+    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
         fields.error("layer_types", "only full_attention is supported for this architecture")
     window = fields.raw.get("sliding_window", arch.sliding_window_default)
     if window is None or fields.raw.get("use_sliding_window") is False:

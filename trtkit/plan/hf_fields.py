@@ -33,7 +33,7 @@ class Fields:
         if not found:
             if default is MISSING:
                 self.error(
-                    keys[0], "the field is missing", "take config.json from the model's publisher, complete"
+                    keys[0], "the field is missing", "take the file from the model's publisher, complete"
                 )
             return keys[0], default
         key, value = found[0]

@@ -41,11 +41,11 @@ def _block(fields: Fields, key: str) -> Mapping[str, Any]:
 
 def _scaling(fields: Fields, key: str, block: Mapping[str, Any], arch: Architecture) -> dict[str, Any] | None:
     """Check one block against what its type takes; its parameters stay as they are."""
-    names = {block[spelling] for spelling in ("type", "rope_type") if isinstance(block.get(spelling), str)}
-    if len(names) > 1:
-        fields.error(key, f"type says {block['type']!r} while rope_type says {block['rope_type']!r}")
+    names = [block[spelling] for spelling in ("type", "rope_type") if spelling in block]
+    if len(names) == 2 and names[0] != names[1]:
+        fields.error(key, f"type says {names[0]!r} while rope_type says {names[1]!r}")
         return None
-    name = names.pop() if names else "default"
+    name = str(names[0]) if names else "default"
     values = {k: v for k, v in block.items() if k not in {"type", "rope_type", "rope_theta"}}
     if values.pop("partial_rotary_factor", 1) != 1:
         fields.error(f"{key}.partial_rotary_factor", "this architecture's engine rotates whole heads only")
