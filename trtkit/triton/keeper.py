@@ -17,19 +17,19 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lives
 _PR_SET_PDEATHSIG = 1
-_POLL_S = 0.05
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def keep(job: Mapping[str, Any]) -> int:
     """Run the command until it or the owner ends; return its exit status."""
     libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # the server's orphans become ours: we can wait for them
 
     def die_with_keeper() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -75,30 +75,21 @@ def _wait(server: subprocess.Popen[bytes], wake: int) -> None:
 
 def end_session(server: subprocess.Popen[bytes], *, grace_s: float) -> None:
     """Ask the server to end, wait ``grace_s``, then kill what is left of its session."""
-    deadline = time.monotonic() + grace_s
     if server.poll() is None:
         server.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(grace_s)
     kill_group(server.pid)
     server.wait()
-    while group_lives(server.pid) and time.monotonic() < deadline + 1:
-        time.sleep(_POLL_S)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-server.pid, 0)
 
 
 def kill_group(group: int) -> None:
     """Kill a process group; one that is gone is fine."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
-
-
-def group_lives(group: int) -> bool:
-    """Return whether a process of the group exists, zombies included."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def clear(shm_prefix: str, folder: Path) -> None:
