@@ -314,3 +314,27 @@ def test_a_kill_leaves_the_old_checkpoint_or_none(tiny_llama, plain, tmp_path, o
     converted(folder, plain, out=out)
     assert verify(out) == []
     assert not list(tmp_path.glob(".out*"))
+
+
+MEASURED = """
+import resource, sys
+from pathlib import Path
+from trtkit.checkpoint.convert import convert
+from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.plan.types import QuantPlan
+
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+report = convert(HfCheckpoint.open(Path(sys.argv[1])), Path(sys.argv[2]), dtype="float16",
+                 quantization=QuantPlan("none", "auto", None, None))
+print(report.bytes_written, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+def test_memory_does_not_grow_with_the_model(tiny_llama, tmp_path):
+    folder = tiny_llama(vocab_size=200_000, tie_word_embeddings=True)
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, folder, tmp_path / "out"], check=True, capture_output=True, text=True
+    )
+    written_bytes, grown_bytes = map(int, done.stdout.split())
+    assert written_bytes > 50_000_000
+    assert grown_bytes < 12_000_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
@@ -110,8 +111,9 @@ def _check_target(out: Path, source: Path) -> None:
         raise InputError("would replace the source", path=out, hint="choose another folder")
     if out.exists() and not out.is_dir():
         raise InputError("is a file", path=out, hint="choose another folder")
-    ours = {CHECKPOINT_CONFIG, MANIFEST, rank_file(0)}
-    others = sorted(path.name for path in out.iterdir() if path.name not in ours) if out.is_dir() else []
+    ours = (CHECKPOINT_CONFIG, MANIFEST, "rank*.safetensors")
+    names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+    others = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in ours)]
     if others:
         message = f"holds other files ({', '.join(others[:5])}), which would be lost"
         raise InputError(message, path=out, hint="choose another folder, or empty this one")

@@ -84,7 +84,7 @@ def convert_gguf(path: Path, out: Path, *, progress: Progress = silent) -> None:
         **tokenizer_files(fields, path, max_length=model.max_position_embeddings),
     }
     with staged_folder(out) as staging:
-        _write_tensors(path, staging / "model.safetensors", tensors, infos, model, progress)
+        _write_tensors(staging / "model.safetensors", tensors, infos, model, progress)
         for name, content in files.items():
             write_json(staging / name, content)
 
@@ -193,17 +193,19 @@ def _check_rotation(fields: Mapping[str, Any], model: ModelConfig, path: Path) -
 
 
 def _write_tensors(
-    source: Path,
     path: Path,
     tensors: Mapping[str, ReaderTensor],
-    specs: Mapping[str, TensorSpec],
+    infos: Mapping[str, TensorInfo],
     model: ModelConfig,
     progress: Progress,
 ) -> None:
     done = 0
-    with SafetensorsWriter(path, specs.values()) as writer:
+    with SafetensorsWriter(path, infos.values()) as writer:
         for spec in writer.order:
-            writer.write(spec, _dequantized(tensors[spec.name], _row_order(spec, model), source))
+            rows = _dequantized(tensors[spec.name], _row_order(spec, model))
+            writer.write(
+                spec, (cast(part, spec.dtype, name=spec.name, path=infos[spec.name].path) for part in rows)
+            )
             done += spec.nbytes
             progress("convert GGUF", done, writer.nbytes)
 
@@ -221,8 +223,8 @@ def _row_order(spec: TensorSpec, model: ModelConfig) -> npt.NDArray[np.intp] | N
     return rows.reshape(count, -1, 2).swapaxes(1, 2).reshape(-1)
 
 
-def _dequantized(tensor: ReaderTensor, order: npt.NDArray[np.intp] | None, path: Path) -> Iterator[Array]:
-    """Yield a tensor in bfloat16, some rows at a time."""
+def _dequantized(tensor: ReaderTensor, order: npt.NDArray[np.intp] | None) -> Iterator[Array]:
+    """Yield a tensor in float32, some rows at a time."""
     from gguf.quants import dequantize
 
     rows = tensor.data.reshape(1, -1) if tensor.data.ndim == 1 else tensor.data
@@ -234,4 +236,4 @@ def _dequantized(tensor: ReaderTensor, order: npt.NDArray[np.intp] | None, path:
         part = rows[start : start + step] if order is None else rows[order[start : start + step]]
         with np.errstate(all="ignore"):
             values = dequantize(part, tensor.tensor_type)
-        yield cast(values, "bfloat16", name=tensor.name, path=path)
+        yield values
