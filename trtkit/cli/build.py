@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trtkit.cli.console import Output, progress, say, show, show_json
+from trtkit.cli.console import Output, progress, show, show_json, warn
 from trtkit.cli.options import ContractArgument, OutputOption, SetOption
 
 
@@ -41,8 +41,7 @@ def build(
         return
     with progress() as report:
         outcome = run_build(file, Store(), report)
-    for warning in outcome.plan.warnings:
-        say(f"warning: {warning}")
+    warn(outcome.plan.warnings)
     if output is Output.JSON:
         products = [asdict(product) for product in outcome.products]
         show_json(

@@ -8,12 +8,12 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-from trtkit.errors import ContractError, TrtkitError
+from trtkit.errors import ContractError, Problem, TrtkitError
 
 ProgressCallback = Callable[[str, int, "int | None"], None]
 """``(what, done, total)``; ``total`` is None while unknown."""
@@ -44,6 +44,12 @@ def write(text: str) -> None:
 def show_json(document: Any) -> None:
     """Write a result for a program: one JSON document."""
     show(json.dumps(document, indent=2, default=str))
+
+
+def warn(warnings: Iterable[Problem]) -> None:
+    """Show what is odd but does not stop the work."""
+    for warning in warnings:
+        say(f"warning: {warning}")
 
 
 def listening(host: str, grpc_port: int, metrics_port: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import typer
 
-from trtkit.cli.console import Output, progress, say, show, show_json
+from trtkit.cli.console import Output, progress, show, show_json, warn
 from trtkit.cli.options import ContractArgument, OutputOption, SetOption
 
 
@@ -24,8 +24,7 @@ def plan(contract: ContractArgument, overrides: SetOption = [], output: OutputOp
 
     with progress() as report:
         _, resolved = resolve(load_contract(contract, overrides), Store(), report)
-    for warning in resolved.warnings:
-        say(f"warning: {warning}")
+    warn(resolved.warnings)
     if output is Output.JSON:
         show_json({"schema": 1, "plan": asdict(resolved)})
     else:

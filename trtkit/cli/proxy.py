@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trtkit.cli.console import listening, progress, say
+from trtkit.cli.console import listening, progress, say, warn
 from trtkit.cli.options import ContractArgument, SetOption
 
 
@@ -33,6 +33,7 @@ def proxy(
     file = load_contract(contract, overrides)
     with progress() as report:
         source, plan = resolve(file, Store(), report)
+    warn(plan.warnings)
     config = ProxyConfig.from_plan(
         file.contract,
         plan,

@@ -17,6 +17,7 @@ from trtkit.cli.console import (
     say,
     show,
     show_json,
+    warn,
     write,
 )
 from trtkit.cli.options import ContractArgument, GrpcPortOption, MetricsPortOption, OutputOption, SetOption
@@ -49,6 +50,7 @@ def up(
     file, store = load_contract(contract, overrides), Store()
     with progress() as report:
         built = build(file, store, report)
+    warn(built.plan.warnings)
     stages = (f"{product.stage} {_how(product.hit, product.seconds)}" for product in built.products)
     say(f"built: {', '.join(stages)}\nmodel repository: {built.repository}")
     viewer = _Screen(requests, quiet=output is Output.JSON, keep=keep)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +74,11 @@ def resolve(file: ContractFile, store: Store, report: Report) -> tuple[HfCheckpo
 def _plan_for(file: ContractFile, folder: Path) -> tuple[HfCheckpoint, Plan]:
     source = HfCheckpoint.open(folder)
     try:
-        return source, make_plan(file.contract, source.config, this_machine())
+        plan = make_plan(file.contract, source.config, this_machine())
     except ContractError as error:
         raise ContractError([file.locate(problem) for problem in error.problems]) from None
+    warnings = (*source.warnings, *(file.locate(problem) for problem in plan.warnings))
+    return source, replace(plan, warnings=warnings)
 
 
 def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
