@@ -22,27 +22,27 @@ class ProxyConfig:
     zones: Zones
     upstream: str
     """``host:port`` of Triton's gRPC endpoint, or ``unix:/path``."""
-    tokenizer_path: Path | None = None
+    tokenizer: Path | None = None
     """A ``tokenizer.json``; without one, text prompts are estimated at four bytes per token."""
-    listen: str = "127.0.0.1:0"
-    metrics_listen: str = "127.0.0.1:0"
+    host: str = "127.0.0.1"
+    grpc_port: int = 0
+    metrics_port: int = 0
     drain_grace_s: float = 30.0
     """How long requests may go on after the first signal to stop."""
     linger_s: float = 30.0
     """How long a cancelled request may hold its slot while the engine is still working on it."""
 
     @classmethod
-    def of(
+    def from_plan(
         cls,
         contract: Contract,
         plan: Plan,
         *,
         upstream: str,
-        tokenizer_path: Path | None = None,
-        listen: str = "127.0.0.1:0",
-        metrics_listen: str = "127.0.0.1:0",
-        drain_grace_s: float = 30.0,
-        linger_s: float = 30.0,
+        tokenizer: Path | None = None,
+        host: str = "127.0.0.1",
+        grpc_port: int = 0,
+        metrics_port: int = 0,
     ) -> ProxyConfig:
         """Take promises from the contract, limits and zones from its plan."""
         return cls(
@@ -52,9 +52,8 @@ class ProxyConfig:
             limits=plan.limits,
             zones=plan.zones,
             upstream=upstream,
-            tokenizer_path=tokenizer_path,
-            listen=listen,
-            metrics_listen=metrics_listen,
-            drain_grace_s=drain_grace_s,
-            linger_s=linger_s,
+            tokenizer=tokenizer,
+            host=host,
+            grpc_port=grpc_port,
+            metrics_port=metrics_port,
         )

@@ -31,7 +31,7 @@ class Core:
         self.clock = time.monotonic
         self.gate = Gate(admission, self.clock)
         self.upstream = Upstream(config.upstream)
-        self.counter = PromptCounter.load(config.tokenizer_path)
+        self.counter = PromptCounter.load(config.tokenizer)
         self.metrics = Metrics(config.classes, registry)
         self.metrics.watch(admission)
         self.draining = False

@@ -52,15 +52,18 @@ class Proxy:
         self._server = grpc.aio.server(options=list(_SERVER_OPTIONS))
         self._server.add_generic_rpc_handlers((Router(core),))
         self._scrape = ScrapePort(self.registry, core.ready)
+        host, authority = self.config.host, self.config.host
+        if ":" in host:
+            authority = f"[{host}]"
         try:
-            self.grpc_port = self._server.add_insecure_port(self.config.listen)
-            host, _, port = self.config.metrics_listen.rpartition(":")
-            self.metrics_port = await self._scrape.open(host.strip("[]"), int(port))
-        except (RuntimeError, OSError, ValueError) as error:
+            self.grpc_port = self._server.add_insecure_port(f"{authority}:{self.config.grpc_port}")
+            self.metrics_port = await self._scrape.open(host, self.config.metrics_port)
+        except (RuntimeError, OSError) as error:
             await self._close()
-            where = f"{self.config.listen} and {self.config.metrics_listen}"
+            ports = f"{self.config.grpc_port} and {self.config.metrics_port}"
             raise StartError(
-                f"cannot listen on {where}: {error}", hint="choose other ports; 0 takes a free one"
+                f"cannot listen on {host}, ports {ports}: {error}",
+                hint="choose other ports; 0 takes a free one",
             ) from error
         await self._server.start()
 

@@ -73,13 +73,13 @@ class ClientStream:
 
     async def end(self, exchange: Exchange, ending: Ending) -> None:
         """Answer for one exchange: as the stream's status where that is possible or asked for, else in-band."""
-        self._exchanges.discard(exchange)
         self._trailers = exchange.facts.trailers(ending)
         if ending.reason is not Reason.OK and not self._closed:
             if await self._may_end_stream():
                 self.finish(ending.status, ending.message, self._trailers)
             else:
                 await self.send(error_chunk(exchange.client_id, exchange.model, ending))
+        self._exchanges.discard(exchange)
         self._finish_if_idle()
 
     def finish(self, code: str, message: str, trailers: Metadata) -> None:

@@ -1,0 +1,425 @@
+"""ModelStreamInfer through the proxy, with a Triton that does what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as sync_triton
+from tritonclient.utils import InferenceServerException
+
+from tests.proxy.conftest import BLS, CLASSES, ask, stream, text_inputs, timed, token_inputs
+from tests.proxy.fake_triton import final_chunk, read_int32, text_chunk
+from trtkit.contract.models import ServiceClass, Timeouts
+
+
+async def test_a_request_streams_and_keeps_its_own_id(front, fake):
+    ids = []
+    request = {"inputs": text_inputs("hi"), "request_id": "mine"}
+    async for result, error in stream(front.address, request):
+        assert error is None
+        ids.append(result.get_response().id)
+    assert ids == ["mine"] * 3
+    assert fake.requests[0].id != "mine"
+
+
+async def test_the_empty_final_response_reaches_only_who_asked_for_it(front):
+    def use_sync_client():
+        replies = queue.Queue()
+        with sync_triton.InferenceServerClient(front.address) as client:
+            client.start_stream(lambda result, error: replies.put(result.get_response()))
+            client.async_stream_infer(BLS, text_inputs("hi"), enable_empty_final_response=True)
+            return [is_final(replies.get(timeout=5)) for _ in range(4)]
+
+    assert await asyncio.to_thread(use_sync_client) == [False] * 3 + [True]
+    assert len(await ask(front.address)) == 3
+
+
+def is_final(reply):
+    return reply.parameters["triton_final_response"].bool_param
+
+
+async def test_requests_of_one_stream_are_independent(front, fake):
+    async def by_prompt(request, context):
+        if b"slow" in request.raw_input_contents[0]:
+            await asyncio.sleep(0.2)
+        yield text_chunk(request)
+        yield final_chunk(request)
+
+    fake.script = by_prompt
+    requests = [{"inputs": text_inputs(text), "request_id": text} for text in ("slow", "fast")]
+    order = [result.get_response().id async for result, _ in stream(front.address, *requests)]
+    assert order == ["fast", "slow"]
+
+
+async def test_own_headers_and_parameters_stay_at_the_proxy_and_foreign_ones_pass(front, fake):
+    headers = {"x-trtkit-class": "interactive", "x-team": "search"}
+    await ask(front.address, headers=headers, priority=3, timeout=5_000_000, parameters={"mine": "kept"})
+    assert set(fake.requests[0].parameters) == {"mine", "triton_enable_empty_final_response"}
+    assert fake.metadata[0]["x-team"] == "search"
+    assert not any(key.startswith("x-trtkit") for key in fake.metadata[0])
+
+
+async def test_max_tokens_left_out_is_the_default_of_the_class(front, fake):
+    await ask(front.address, inputs=text_inputs("hi", None))
+    assert read_int32(fake.requests[0], "max_tokens") == 16
+
+
+@pytest.mark.parametrize(("text", "asked", "granted"), [("hi", 5000, 64), ("p" * 196, 64, 60)])
+async def test_max_tokens_is_clipped_to_class_and_engine_and_the_client_is_told(
+    front, fake, text, asked, granted
+):
+    replies = []
+    async for result, _ in stream(front.address, {"inputs": text_inputs(text, asked)}):
+        replies.append(result.get_response())
+    assert read_int32(fake.requests[0], "max_tokens") == granted
+    assert replies[0].parameters["trtkit_max_tokens_clipped"].int64_param == granted
+
+
+@pytest.mark.parametrize("length", [201, 2000])
+async def test_a_prompt_too_long_for_the_engine_never_reaches_it(front, fake, length):
+    with pytest.raises(grpc.aio.AioRpcError, match=r"(?s)too_long.*200") as caught:
+        await ask(front.address, "x" * length)
+    assert caught.value.code().name == "INVALID_ARGUMENT"
+    with pytest.raises(grpc.aio.AioRpcError, match="too_long"):
+        await ask(front.address, inputs=token_inputs(list(range(length))), model_name="tensorrt_llm")
+    assert fake.requests == []
+    assert await front.metric("requests_total", reason="too_long") == 2
+
+
+async def test_a_prompt_of_the_full_length_is_served(front):
+    assert len(await ask(front.address, "x" * 200)) == 3
+
+
+async def test_a_class_has_its_own_limit(front):
+    with pytest.raises(grpc.aio.AioRpcError, match=r"over_class_limit: the prompt has .*101 tokens.* 100"):
+        await ask(front.address, "x" * 101, headers={"x-trtkit-class": "batch"})
+
+
+async def test_an_unknown_class_or_priority_is_refused_with_the_valid_ones(front):
+    with pytest.raises(grpc.aio.AioRpcError, match="interactive, standard, batch"):
+        await ask(front.address, headers={"x-trtkit-class": "gold"})
+    with pytest.raises(grpc.aio.AioRpcError, match=r"bad_priority: .*1 \(interactive\)"):
+        await ask(front.address, priority=9)
+    assert await front.metric("requests_total", class_="unknown", outcome="invalid") == 2
+
+
+@pytest.mark.parametrize(
+    ("inputs", "problem"),
+    [
+        (text_inputs("a") + token_inputs([1])[:1], "unexpected input 'input_ids'"),
+        (text_inputs("a")[1:], "input 'text_input' is missing"),
+        (token_inputs([1])[1:], "unexpected input 'input_lengths'"),
+    ],
+)
+async def test_a_request_that_does_not_fit_the_model_is_refused_by_tensor_name(front, fake, inputs, problem):
+    with pytest.raises(grpc.aio.AioRpcError, match=problem) as caught:
+        await ask(front.address, inputs=inputs)
+    assert caught.value.code().name == "INVALID_ARGUMENT"
+    assert fake.requests == []
+
+
+async def test_streaming_from_a_model_that_is_not_decoupled_is_refused_clearly(front, fake):
+    fake.configs[BLS].model_transaction_policy.decoupled = False
+    with pytest.raises(grpc.aio.AioRpcError, match=f"model '{BLS}' is not decoupled"):
+        await ask(front.address)
+
+
+async def test_an_ensemble_is_decoupled_when_a_step_is(front):
+    assert len(await ask(front.address, model_name="ensemble")) == 3
+
+
+# Ends
+
+
+async def no_final(request, context):
+    yield text_chunk(request)
+
+
+async def zero_tokens(request, context):
+    yield final_chunk(request)
+
+
+async def chunk_after_final(request, context):
+    yield text_chunk(request, "only")
+    yield final_chunk(request)
+    yield text_chunk(request, "late")
+
+
+async def error_in_band(request, context):
+    message = final_chunk(request)
+    message.error_message = "engine said no"
+    yield message
+
+
+async def error_as_status(request, context):
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "bad word list")
+    yield
+
+
+async def test_an_end_without_final_marker_is_data_loss(front, fake):
+    fake.script = no_final
+    replies = [pair async for pair in stream(front.address, {"inputs": text_inputs("a"), "request_id": "x"})]
+    assert len(replies) == 2
+    result, error = replies[1]
+    assert result is None
+    assert error.message().startswith("[DATA_LOSS] truncated_stream")
+
+
+async def test_zero_tokens_are_a_clean_end(front, fake):
+    fake.script = zero_tokens
+    assert await ask(front.address) == []
+    assert await front.metric("requests_total", reason="ok") == 1
+
+
+async def test_what_comes_after_the_final_response_is_dropped(front, fake):
+    fake.script = chunk_after_final
+    assert await ask(front.address) == ["only"]
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "text"),
+    [
+        (error_in_band, "INTERNAL", "engine said no"),
+        (error_as_status, "INVALID_ARGUMENT", "bad word list"),
+    ],
+)
+async def test_both_error_channels_of_the_server_become_a_status(front, fake, script, status, text):
+    fake.script = script
+    with pytest.raises(grpc.aio.AioRpcError, match=text) as caught:
+        await ask(front.address)
+    assert caught.value.code().name == status
+    assert await front.metric("requests_total", reason="upstream_error") == 1
+
+
+async def test_a_stream_that_goes_on_gets_its_error_in_band(front, fake):
+    fake.script = error_in_band
+    requests = [{"inputs": text_inputs("a"), "request_id": name} for name in ("x", "y")]
+    errors = [error.message() async for _, error in stream(front.address, *requests)]
+    assert errors == ["[INTERNAL] upstream_error: engine said no"] * 2
+
+
+async def test_triton_grpc_error_asks_for_a_status_even_mid_stream(front, fake):
+    fake.script = no_final
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await ask(front.address, headers={"triton_grpc_error": "true"})
+    assert caught.value.code().name == "DATA_LOSS"
+
+
+# Time and cancellation
+
+
+async def stalls(request, context):
+    yield text_chunk(request)
+    await asyncio.sleep(60)
+    yield final_chunk(request)
+
+
+def with_timeouts(**limits):
+    return {**CLASSES, "standard": ServiceClass(priority=2, timeouts=Timeouts(**limits))}
+
+
+@pytest.fixture
+def until_stop(fake):
+    """The engine yields one token and goes on until it is told to stop."""
+
+    async def script(request, context):
+        yield text_chunk(request)
+        await fake.until_stopped(request)
+        yield final_chunk(request)
+
+    fake.script = script
+
+
+async def test_a_stalled_stream_ends_by_the_inter_token_limit_and_is_stopped(fake, serve, until_stop):
+    front = await serve(fake.address, classes=with_timeouts(inter_token_ms=100.0))
+    with pytest.raises(InferenceServerException, match="inter_token_timeout"):
+        await ask(front.address)
+    await front.until(0, "inflight_requests")
+    assert fake.stopped == {fake.requests[0].id}
+
+
+async def test_the_first_token_has_its_own_limit(fake, serve):
+    async def silent(request, context):
+        await fake.until_stopped(request)
+        yield final_chunk(request)
+
+    fake.script = silent
+    front = await serve(fake.address, classes=with_timeouts(first_token_ms=100.0))
+    with pytest.raises(grpc.aio.AioRpcError, match="first_token_timeout") as caught:
+        await ask(front.address)
+    assert caught.value.code().name == "DEADLINE_EXCEEDED"
+
+
+async def test_tritons_timeout_parameter_counts_in_microseconds(front, fake, until_stop):
+    with pytest.raises(InferenceServerException, match="deadline"):
+        await timed(ask(front.address, timeout=150_000))
+
+
+async def test_a_queue_limit_fires_on_time_while_the_slot_is_busy(fake, serve, until_stop):
+    front = await serve(fake.address, slots=1, classes=with_timeouts(queue_ms=200.0, inter_token_ms=None))
+    first = asyncio.create_task(ask(front.address, timeout_s=5))
+    await front.until(1, "inflight_requests")
+    start = asyncio.get_running_loop().time()
+    with pytest.raises(grpc.aio.AioRpcError, match="queue_timeout"):
+        await ask(front.address)
+    assert 0.18 < asyncio.get_running_loop().time() - start < 0.35
+    assert len(fake.requests) == 1
+    first.cancel()
+
+
+async def test_a_client_that_goes_away_stops_the_engine_and_frees_the_slot(front, fake, until_stop):
+    call = asyncio.create_task(ask(front.address))
+    await front.until(1, "inflight_requests", class_="standard")
+    call.cancel()
+    await front.until(0, "inflight_requests")
+    assert fake.stopped == {fake.requests[0].id}
+    assert await front.metric("requests_total", reason="client_cancelled") == 1
+    assert fake.running == 0
+
+
+async def test_a_cancel_in_the_queue_never_reaches_the_server(fake, serve, until_stop):
+    front = await serve(fake.address, slots=1)
+    first = asyncio.create_task(ask(front.address))
+    await front.until(1, "inflight_requests")
+    second = asyncio.create_task(ask(front.address))
+    await front.until(1, "queue_depth")
+    second.cancel()
+    await front.until(0, "queue_depth")
+    assert len(fake.requests) == 1
+    first.cancel()
+
+
+async def test_an_engine_that_ignores_the_cancel_keeps_its_slot_and_that_shows(fake, serve):
+    gate = asyncio.Event()
+
+    async def deaf(request, context):
+        yield text_chunk(request)
+        await gate.wait()
+        yield final_chunk(request)
+
+    fake.script = deaf
+    front = await serve(fake.address, slots=1)
+    call = asyncio.create_task(ask(front.address))
+    await front.until(1, "inflight_requests")
+    call.cancel()
+    await front.until(1, "cancelling_requests", class_="standard")
+    waiting = asyncio.create_task(ask(front.address))
+    await front.until(1, "queue_depth")
+    assert len(fake.requests) == 1
+    gate.set()
+    assert len(await timed(waiting)) == 1
+    await front.until(0, "cancelling_requests")
+
+
+async def test_an_engine_that_cannot_be_stopped_gets_its_call_cancelled(front, fake):
+    del fake.configs["tensorrt_llm"].input[-1]
+    fake.script = stalls
+    call = asyncio.create_task(ask(front.address))
+    await front.until(1, "inflight_requests")
+    call.cancel()
+    await front.until(0, "inflight_requests")
+    assert fake.running == 0
+
+
+async def test_cancelling_one_request_of_a_stream_by_stop_leaves_the_others(front, until_stop):
+    stop = [*token_inputs([1])[:3], sync_triton.InferInput("stop", [1, 1], "BOOL")]
+    stop[-1].set_data_from_numpy(np.array([[True]]))
+
+    def use_sync_client():
+        replies = queue.Queue()
+        with sync_triton.InferenceServerClient(front.address) as client:
+            client.start_stream(lambda result, error: replies.put((result, error)))
+            for name in ("keep", "drop"):
+                client.async_stream_infer(BLS, text_inputs(name), request_id=name)
+            started = {replies.get(timeout=5)[0].get_response().id for _ in range(2)}
+            client.async_stream_infer("tensorrt_llm", stop, request_id="drop")
+            _, error = replies.get(timeout=5)
+            left = asyncio.run_coroutine_threadsafe(front.until(1, "inflight_requests"), loop)
+            left.result(timeout=5)
+            client.stop_stream(cancel_requests=True)
+            return started, error.message()
+
+    loop = asyncio.get_running_loop()
+    started, message = await asyncio.to_thread(use_sync_client)
+    assert started == {"keep", "drop"}
+    assert message.startswith("[CANCELLED] client_cancelled")
+    await front.until(0, "inflight_requests")
+
+
+# Shedding
+
+
+async def test_a_burst_beyond_the_queue_is_refused_with_reason_and_pushback(fake, serve, until_stop):
+    front = await serve(fake.address, slots=1, max_queue=2)
+    calls = [asyncio.create_task(ask(front.address)) for _ in range(20)]
+    done, pending = await asyncio.wait(calls, timeout=1.0)
+    assert len(pending) == 3
+    for call in done:
+        assert call.exception().code().name == "RESOURCE_EXHAUSTED"
+    assert await front.metric("requests_total", reason="queue_full") == 17
+    for call in pending:
+        call.cancel()
+
+
+async def test_trailers_of_a_refusal_carry_the_facts(fake, serve, until_stop):
+    front = await serve(fake.address, slots=1, max_queue=1)
+    busy = [asyncio.create_task(ask(front.address)) for _ in range(2)]
+    await front.until(1, "queue_depth")
+    call, trailers = await raw_call(front, text_inputs("a"))
+    assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert trailers["trtkit-reason"] == "queue_full"
+    assert trailers["trtkit-class"] == "standard"
+    assert 50 <= int(trailers["grpc-retry-pushback-ms"]) <= 30_000
+    for each in busy:
+        each.cancel()
+
+
+async def test_trailers_of_an_answer_carry_queue_time_deadline_and_clipping(front):
+    call, trailers = await raw_call(front, text_inputs("a", 5000), (("x-trtkit-class", "interactive"),))
+    assert await call.code() is grpc.StatusCode.OK
+    assert trailers["trtkit-reason"] == "ok"
+    assert trailers["trtkit-deadline-ms"] == "20000"
+    assert int(trailers["trtkit-queue-ms"]) < 1000
+    assert trailers["trtkit-max-tokens-clipped"] == "255"
+
+
+async def raw_call(front, inputs, metadata=()):
+    """Make the call without tritonclient, which hides trailers."""
+    from tritonclient.grpc._utils import _get_inference_request
+
+    request = _get_inference_request(BLS, inputs, "", "", None, 0, False, False, 0, None, None)
+    async with grpc.aio.insecure_channel(front.address) as channel:
+        method = channel.unary_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        call = method(request.SerializeToString(), metadata=metadata)
+        try:
+            async for _ in call:
+                pass
+        except grpc.aio.AioRpcError:
+            pass
+        return call, dict(await call.trailing_metadata())
+
+
+async def test_a_refusal_is_trailers_only_so_that_grpc_itself_retries_it(fake, serve, until_stop):
+    """A client with a retry policy waits the pushback and tries again: gRFC A6, done by grpc's core."""
+    front = await serve(fake.address, slots=1, max_queue=1)
+    busy = [asyncio.create_task(ask(front.address)) for _ in range(2)]
+    await front.until(1, "queue_depth")
+    policy = """{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 5, "initialBackoff": "60s",
+        "maxBackoff": "60s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}"""
+    options = [("grpc.service_config", policy)]
+    from tritonclient.grpc._utils import _get_inference_request
+
+    request = _get_inference_request(BLS, text_inputs("a"), "", "", None, 0, False, False, 0, None, None)
+    async with grpc.aio.insecure_channel(front.address, options=options) as channel:
+        method = channel.unary_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        call = method(request.SerializeToString())
+        reading = asyncio.create_task(call.read())
+        await front.until(1, "requests_total", reason="queue_full")
+        for each in busy:
+            each.cancel()
+        assert await timed(reading) is not grpc.aio.EOF
+        call.cancel()
