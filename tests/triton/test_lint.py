@@ -6,11 +6,20 @@ from trtkit.triton.lint import lint
 from trtkit.triton.repository import render
 
 
+@pytest.fixture(params=["cpu", "tensorrt"])
+def any_repo(request, tmp_path, plan, tokenizer_dir):
+    return place(tmp_path, render(plan, dialect=request.param), tokenizer_dir)
+
+
 @pytest.fixture
 def repo(tmp_path, plan, tokenizer_dir):
+    return place(tmp_path, render(plan), tokenizer_dir)
+
+
+def place(tmp_path, files, tokenizer_dir):
     (tmp_path / "engine").mkdir()
     (tmp_path / "engine/config.json").write_text("{}")
-    write(render(plan), tmp_path / "repo")
+    write(files, tmp_path / "repo")
     install(tmp_path / "repo", tmp_path / "engine", tokenizer_dir)
     return tmp_path / "repo"
 
@@ -21,8 +30,8 @@ def edit(path, old, new):
     path.write_text(text.replace(old, new, 1))
 
 
-def test_what_trtkit_renders_has_no_problem(repo):
-    assert lint(repo) == []
+def test_what_trtkit_renders_has_no_problem(any_repo):
+    assert lint(any_repo) == []
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,15 @@ def test_no_machine_path_is_rendered(files):
     assert not any(b'"/' in content for content in configs)
 
 
+def test_tensorrt_dialect_names_the_container_s_paths_and_needs_no_context(plan):
+    files = render(plan, dialect="tensorrt", mount="/models")
+    engine = parse(files, "tensorrt_llm")
+    assert engine.backend == "tensorrtllm"
+    assert engine.parameters["gpt_model_path"].string_value == "/models/tensorrt_llm/1/engine"
+    assert [path for path in files if path.startswith("tensorrt_llm/1/")] == ["tensorrt_llm/1/.gitkeep"]
+    assert b"CONTEXT_IDS" not in files["ensemble/config.pbtxt"]
+
+
 def test_batch_and_kv_budget_follow_the_plan(plan):
     files = render(replace(plan, limits=replace(plan.limits, max_batch_size=3)))
     assert {parse(files, path.split("/")[0]).max_batch_size for path in files if path.endswith("pbtxt")} == {

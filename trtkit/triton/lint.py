@@ -74,6 +74,8 @@ def _version(version: Path, config: Any, file: str) -> Iterator[Problem]:
         yield Problem("model.py is missing", file=str(version), hint="run trtkit repo again")
     for key in PATH_PARAMETERS:
         value = config.parameters[key].string_value if key in config.parameters else ""
+        if value.startswith("/"):
+            continue  # a path inside the container
         if value and not (version / value).is_dir():
             yield Problem(
                 f"{version / value} does not exist",

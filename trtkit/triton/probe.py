@@ -44,5 +44,4 @@ def probe_bls(http_url: str, timeout_s: float) -> None:
 def decisive_lines(log: str) -> list[str]:
     """Return the error lines of a tritonserver log, without what is harmless on a machine without GPU."""
     errors = [_LOG_PREFIX.sub("", line) for line in log.splitlines() if _LOG_PREFIX.match(line)]
-    decisive = [line for line in errors if not _NOISE.search(line)]
-    return list(dict.fromkeys(decisive or log.splitlines()[-_MAX_LINES:]))[:_MAX_LINES]
+    return list(dict.fromkeys(line for line in errors if not _NOISE.search(line)))[:_MAX_LINES]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from trtkit.conventions import (
     BLS_MODEL,
@@ -27,8 +28,6 @@ PROCESSING_INSTANCES = 2
 """One instance would tokenize one request at a time."""
 POLL_PERIOD_MS = 100
 
-Dialect = Literal["cpu"]
-
 _HERE = Path(__file__).parent
 _MODELS = _HERE / "models"
 _SHARED = {
@@ -39,19 +38,32 @@ _SHARED = {
 """Modules that every Python model finds beside its model.py, so that trtkit itself need not be installed."""
 
 
-def render(plan: Plan, *, dialect: Dialect = "cpu") -> dict[str, bytes]:
-    """Return every generated file of the repository by its path relative to the root."""
+class Dialect(str, enum.Enum):
+    """Who runs the ``tensorrt_llm`` model."""
+
+    CPU = "cpu"
+    """trtkit's Python model around its CPU engine."""
+    TENSORRT = "tensorrt"
+    """TensorRT-LLM's C++ back end, release 25.05 and later."""
+
+
+def render(plan: Plan, *, dialect: str = Dialect.CPU, mount: str = "/model_repo") -> dict[str, bytes]:
+    """Return every generated file of the repository by its path relative to the root.
+
+    ``mount`` is where the container sees the repository: the C++ back end resolves no relative path.
+    """
+    engine = _cpu_engine(plan) if Dialect(dialect) is Dialect.CPU else _tensorrt_engine(plan, mount)
     files: dict[str, bytes] = {}
-    for config in _model_configs(plan, with_context=dialect == "cpu"):
+    for config in (_preprocessing(plan), engine, _postprocessing(plan), _ensemble(plan, engine), _bls(plan)):
         files[f"{config.name}/config.pbtxt"] = _to_text(config)
-        files |= {f"{config.name}/1/{name}": content for name, content in _version_files(config.name).items()}
+        files |= {f"{config.name}/1/{name}": content for name, content in _version_files(config).items()}
     return dict(sorted(files.items()))
 
 
-def _version_files(model: str) -> dict[str, bytes]:
-    if model == ENSEMBLE_MODEL:
+def _version_files(config: Any) -> dict[str, bytes]:
+    if config.backend != "python":
         return {".gitkeep": b""}  # Triton wants a version directory, git keeps no empty ones
-    sources = {path.name: path for path in (_MODELS / model).glob("*.py")} | _SHARED
+    sources = {path.name: path for path in (_MODELS / config.name).glob("*.py")} | _SHARED
     return {name: BANNER.encode() + source.read_bytes() for name, source in sources.items()}
 
 
@@ -61,21 +73,11 @@ def _to_text(config: Any) -> bytes:
     return (BANNER + text_format.MessageToString(config)).encode()
 
 
-def _model_configs(plan: Plan, *, with_context: bool) -> tuple[Any, ...]:
-    return (
-        _preprocessing(plan),
-        _engine(plan, with_context=with_context),
-        _postprocessing(plan),
-        _ensemble(plan, with_context=with_context),
-        _bls(plan),
-    )
-
-
 def _preprocessing(plan: Plan) -> Any:
     model = plan.model
     pad_id = model.pad_token_id if model.pad_token_id is not None else next(iter(model.eos_token_ids), 0)
     config = _model(plan, PREPROCESSING_MODEL, tensors.PREPROCESSING_INPUTS, tensors.PREPROCESSING_OUTPUTS)
-    _run_python(config, instances=PROCESSING_INSTANCES)
+    _run_on_cpu(config, "python", instances=PROCESSING_INSTANCES)
     _batch_dynamically(config, plan)
     _set_parameters(
         config,
@@ -92,10 +94,28 @@ def _preprocessing(plan: Plan) -> Any:
     return config
 
 
-def _engine(plan: Plan, *, with_context: bool) -> Any:
-    outputs = (*tensors.ENGINE_OUTPUTS, *([tensors.CONTEXT_OUTPUT] if with_context else []))
+def _cpu_engine(plan: Plan) -> Any:
+    outputs = (*tensors.ENGINE_OUTPUTS, tensors.CONTEXT_OUTPUT)
+    config = _engine(plan, outputs, engine_path=ENGINE_FOLDER, tokenizer_path=TOKENIZER_FOLDER)
+    _run_on_cpu(config, "python", instances=1)
+    return config
+
+
+def _tensorrt_engine(plan: Plan, mount: str) -> Any:
+    version = f"{mount}/{ENGINE_MODEL}/1"
+    paths = {"engine_path": f"{version}/{ENGINE_FOLDER}", "tokenizer_path": f"{version}/{TOKENIZER_FOLDER}"}
+    config = _engine(plan, tensors.ENGINE_OUTPUTS, **paths)
+    # KIND_CPU as upstream has it: the back end chooses its GPUs itself.
+    _run_on_cpu(config, "tensorrtllm", instances=1)
+    _set_parameters(
+        config,
+        {"executor_worker_path": "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"},
+    )
+    return config
+
+
+def _engine(plan: Plan, outputs: Iterable[Tensor], *, engine_path: str, tokenizer_path: str) -> Any:
     config = _model(plan, ENGINE_MODEL, tensors.ENGINE_INPUTS, outputs)
-    _run_python(config, instances=1)
     _batch_dynamically(config, plan)
     config.model_transaction_policy.decoupled = True
     _set_parameters(
@@ -103,7 +123,7 @@ def _engine(plan: Plan, *, with_context: bool) -> Any:
         {
             "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
             "gpt_model_type": "inflight_fused_batching",
-            "gpt_model_path": ENGINE_FOLDER,
+            "gpt_model_path": engine_path,
             "max_beam_width": "1",
             "batch_scheduler_policy": "guaranteed_no_evict",
             "max_tokens_in_paged_kv_cache": str(plan.memory.kv_tokens),
@@ -112,7 +132,7 @@ def _engine(plan: Plan, *, with_context: bool) -> Any:
             "cancellation_check_period_ms": str(POLL_PERIOD_MS),
             "stats_check_period_ms": str(POLL_PERIOD_MS),
             # Releases from 0.19 on refuse to load when one of the next three is absent, even if unused.
-            "tokenizer_dir": TOKENIZER_FOLDER,
+            "tokenizer_dir": tokenizer_path,
             "xgrammar_tokenizer_info_path": "",
             "guided_decoding_backend": "",
         },
@@ -122,7 +142,7 @@ def _engine(plan: Plan, *, with_context: bool) -> Any:
 
 def _postprocessing(plan: Plan) -> Any:
     config = _model(plan, POSTPROCESSING_MODEL, tensors.POSTPROCESSING_INPUTS, tensors.POSTPROCESSING_OUTPUTS)
-    _run_python(config, instances=PROCESSING_INSTANCES)
+    _run_on_cpu(config, "python", instances=PROCESSING_INSTANCES)
     # With two instances, the chunks of a stream would overtake each other on their way through the ensemble.
     config.dynamic_batching.preserve_ordering = True
     _set_parameters(config, {"tokenizer_dir": TOKENIZER_FOLDER, "skip_special_tokens": "true"})
@@ -132,7 +152,7 @@ def _postprocessing(plan: Plan) -> Any:
 def _bls(plan: Plan) -> Any:
     config = _model(plan, BLS_MODEL, tensors.BLS_INPUTS, tensors.TEXT_OUTPUTS)
     # One instance with a thread per request: more instances would be more processes, not more concurrency.
-    _run_python(config, instances=1)
+    _run_on_cpu(config, "python", instances=1)
     config.model_transaction_policy.decoupled = True
     _set_parameters(
         config,
@@ -151,10 +171,11 @@ def _bls(plan: Plan) -> Any:
     return config
 
 
-def _ensemble(plan: Plan, *, with_context: bool) -> Any:
+def _ensemble(plan: Plan, engine: Any) -> Any:
     config = _model(plan, ENSEMBLE_MODEL, tensors.ENSEMBLE_INPUTS, tensors.TEXT_OUTPUTS)
     config.platform = "ensemble"
-    for step in ensemble_steps(with_context=with_context):
+    has_context = any(output.name == tensors.CONTEXT_OUTPUT.name for output in engine.output)
+    for step in ensemble_steps(with_context=has_context):
         _add_step(config, step)
     return config
 
@@ -190,10 +211,10 @@ def _dtype(tensor: Tensor) -> int:
     return int(pb.DataType.Value(f"TYPE_{tensor.dtype}"))
 
 
-def _run_python(config: Any, *, instances: int) -> None:
+def _run_on_cpu(config: Any, backend: str, *, instances: int) -> None:
     from tritonclient.grpc import model_config_pb2 as pb
 
-    config.backend = "python"
+    config.backend = backend
     config.instance_group.add(count=instances, kind=pb.ModelInstanceGroup.KIND_CPU)
 
 

@@ -25,7 +25,9 @@ from trtkit.triton.stubs import Stub, running_stubs
 
 HOST = "127.0.0.1"
 _POLL_S = 0.1
-_KEEPER_GRACE_S = 5.0
+_UNLOAD_S = 5.0
+"""Time to unload the models, after the grace period for requests in flight (3 s for five models)."""
+_CLEAN_S = 2.0
 """Longer than the keeper takes to kill what ignored SIGTERM."""
 
 Probe = Callable[[str, float], None]
@@ -120,7 +122,7 @@ class TritonServer:
             "folder": str(self._folder),
             "log_file": str(self.log_file),
             "shm_prefix": self._shm_prefix,
-            "grace_s": self._grace_s,
+            "grace_s": self._grace_s + _UNLOAD_S,
         }
         with self.log_file.open("ab") as log:
             self._log_start = log.tell()
@@ -168,7 +170,7 @@ class TritonServer:
             return
         _pipe(self._keeper.stdin).close()
         try:
-            self._keeper.wait(self._grace_s + _KEEPER_GRACE_S)
+            self._keeper.wait(self._grace_s + _UNLOAD_S + _CLEAN_S)
         except subprocess.TimeoutExpired:
             self._keeper.kill()
         if self._keeper.wait() == -signal.SIGKILL and self._pid:

@@ -70,11 +70,12 @@ class IncrementalDetokenizer:
     survive, and nothing is released that ends inside a character.
     """
 
-    def __init__(self, decode: Decode) -> None:
+    def __init__(self, decode: Decode, context: Sequence[int] = ()) -> None:
+        """Start after ``context``, tokens that end at a whole character and whose text is out already."""
         self._decode = decode
-        self._window: list[int] = []
-        self._shown_tokens = 0
-        self._shown_text = ""
+        self._window = list(context)
+        self._shown_tokens = len(context)
+        self._shown_text = decode(context) if context else ""
 
     def push(self, tokens: Iterable[int]) -> str:
         """Take tokens, return the text that they complete (possibly empty)."""
@@ -111,9 +112,7 @@ class IncrementalDetokenizer:
 
 def decode_after(decode: Decode, context: Sequence[int], tokens: Sequence[int]) -> str:
     """Return the text that ``tokens`` add after ``context``; both start and end at whole characters."""
-    detokenizer = IncrementalDetokenizer(decode)
-    detokenizer.push(context)
-    detokenizer.flush()
+    detokenizer = IncrementalDetokenizer(decode, context)
     return detokenizer.push(tokens) + detokenizer.flush()
 
 

@@ -5,9 +5,11 @@ next engine step; one housekeeping thread notices clients that went away and ref
 """
 
 import itertools
+import os
 import queue
 import threading
 
+import triton_python_backend_utils as pb_utils
 from trtkit_gauges import Gauges
 from trtkit_io import Refusal, Settings, failure, finish
 from trtkit_job import Job, Jobs
@@ -102,6 +104,10 @@ class TritonPythonModel:
                 if job.notice_client_gone():
                     self._cancel(job.rows)
             self._gauges.refresh(self._engine.stats())
+            if self._engine.failure and not self._jobs.snapshot():
+                # Triton would go on calling the model ready; a dead process is noticed and replaced.
+                pb_utils.Logger.log_error(self._engine.failure)
+                os._exit(1)
 
     def finalize(self):
         """Stop the threads."""
@@ -110,3 +116,4 @@ class TritonPythonModel:
         self._outbox.put(None)
         for thread in self._threads:
             thread.join()
+        self._gauges.close()

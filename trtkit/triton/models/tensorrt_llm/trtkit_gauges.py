@@ -52,6 +52,11 @@ class Gauges:
             fraction=used / total if total else 0.0,
         )
 
+    def close(self):
+        """Let the metrics go while the stub can still tell Triton; at the interpreter's end it would crash."""
+        self._gauges.clear()
+        self._families.clear()
+
     def _set(self, label, **values):
         for value, amount in values.items():
             self._gauges[label, value].set(amount)

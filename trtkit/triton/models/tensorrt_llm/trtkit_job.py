@@ -59,8 +59,8 @@ class Job:
 
     def notice_client_gone(self):
         """Return True the first time that the client is found to have cancelled."""
-        if self._client_gone or self.closed:
-            return False
+        if self._client_gone or self.closed or self._spell_code:
+            return False  # the BLS model asks for its clients, and says stop
         self._client_gone = self._sender.is_cancelled()
         return self._client_gone
 
