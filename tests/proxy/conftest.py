@@ -15,6 +15,7 @@ import tritonclient.grpc as sync_triton
 import tritonclient.grpc.aio as triton
 from prometheus_client.parser import text_string_to_metric_families
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tritonclient.grpc import service_pb2
 
 from tests.proxy.fake_triton import FakeTriton
 from trtkit.contract.models import Admission as AdmissionRules
@@ -141,6 +142,15 @@ def to_inputs(values):
         tensor.set_data_from_numpy(value)
         inputs.append(tensor)
     return inputs
+
+
+def infer_request(model, inputs) -> bytes:
+    """Serialize a request as tritonclient does, for calls that need what tritonclient hides."""
+    request = service_pb2.ModelInferRequest(model_name=model)
+    for tensor in inputs:
+        request.inputs.append(tensor._get_tensor())
+        request.raw_input_contents.append(tensor._get_content())
+    return request.SerializeToString()
 
 
 async def stream(address, *requests, headers=None, timeout_s=None):

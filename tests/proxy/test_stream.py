@@ -11,7 +11,7 @@ import pytest
 import tritonclient.grpc as sync_triton
 from tritonclient.utils import InferenceServerException
 
-from tests.proxy.conftest import BLS, CLASSES, ask, stream, text_inputs, timed, token_inputs
+from tests.proxy.conftest import BLS, CLASSES, ask, infer_request, stream, text_inputs, timed, token_inputs
 from tests.proxy.fake_triton import final_chunk, read_int32, text_chunk
 from trtkit.contract.models import ServiceClass, Timeouts
 
@@ -389,12 +389,10 @@ async def test_trailers_of_an_answer_carry_queue_time_deadline_and_clipping(fron
 
 async def raw_call(front, inputs, metadata=()):
     """Make the call without tritonclient, which hides trailers."""
-    from tritonclient.grpc._utils import _get_inference_request
-
-    request = _get_inference_request(BLS, inputs, "", "", None, 0, False, False, 0, None, None)
+    request = infer_request(BLS, inputs)
     async with grpc.aio.insecure_channel(front.address) as channel:
         method = channel.unary_stream("/inference.GRPCInferenceService/ModelStreamInfer")
-        call = method(request.SerializeToString(), metadata=metadata)
+        call = method(request, metadata=metadata)
         try:
             async for _ in call:
                 pass
@@ -411,12 +409,10 @@ async def test_a_refusal_is_trailers_only_so_that_grpc_itself_retries_it(fake, s
     policy = """{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 5, "initialBackoff": "60s",
         "maxBackoff": "60s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}"""
     options = [("grpc.service_config", policy)]
-    from tritonclient.grpc._utils import _get_inference_request
-
-    request = _get_inference_request(BLS, text_inputs("a"), "", "", None, 0, False, False, 0, None, None)
+    request = infer_request(BLS, text_inputs("a"))
     async with grpc.aio.insecure_channel(front.address, options=options) as channel:
         method = channel.unary_stream("/inference.GRPCInferenceService/ModelStreamInfer")
-        call = method(request.SerializeToString())
+        call = method(request)
         reading = asyncio.create_task(call.read())
         await front.until(1, "requests_total", reason="queue_full")
         for each in busy:
