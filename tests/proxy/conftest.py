@@ -78,8 +78,9 @@ class Front:
         )
 
     async def until(self, expected, name, within_s=3.0, **labels) -> None:
+        fits = expected if callable(expected) else float(expected).__eq__
         end_s = time.monotonic() + within_s
-        while await self.metric(name, **labels) != expected:
+        while fits(await self.metric(name, **labels)) is not True:
             assert time.monotonic() < end_s, f"{name} never became {expected}"
             await asyncio.sleep(0.01)
 
@@ -107,6 +108,21 @@ async def serve(tokenizer_file):
             return Front(proxy)
 
         yield start
+
+
+@pytest.fixture
+async def spawn(serve):
+    """Start calls that are given up before the proxy they go to is stopped."""
+    tasks = []
+
+    def start(work):
+        tasks.append(asyncio.create_task(work))
+        return tasks[-1]
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.fixture

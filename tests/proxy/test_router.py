@@ -180,7 +180,7 @@ async def test_a_server_that_dies_mid_stream_is_named_and_leaks_nothing(front, f
     await fake.start()
 
 
-async def test_drain_refuses_what_waits_and_lets_what_runs_finish(fake, serve):
+async def test_drain_refuses_what_waits_and_lets_what_runs_finish(fake, serve, spawn):
     go_on = asyncio.Event()
 
     async def until_told(request, context):
@@ -190,11 +190,11 @@ async def test_drain_refuses_what_waits_and_lets_what_runs_finish(fake, serve):
 
     fake.script = until_told
     front = await serve(fake.address, slots=1)
-    running = asyncio.create_task(ask(front.address))
+    running = spawn(ask(front.address))
     await front.until(1, "inflight_requests")
-    waiting = asyncio.create_task(ask(front.address))
+    waiting = spawn(ask(front.address))
     await front.until(1, "queue_depth")
-    draining = asyncio.create_task(front.proxy.drain(5))
+    draining = spawn(front.proxy.drain(5))
     with pytest.raises(grpc.aio.AioRpcError, match="draining") as caught:
         await waiting
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -259,20 +259,19 @@ async def test_tritons_timeout_parameter_counts_in_microseconds(front, fake, unt
         await timed(ask(front.address, timeout=150_000))
 
 
-async def test_a_queue_limit_fires_on_time_while_the_slot_is_busy(fake, serve, until_stop):
+async def test_a_queue_limit_fires_on_time_while_the_slot_is_busy(fake, serve, until_stop, spawn):
     front = await serve(fake.address, slots=1, classes=with_timeouts(queue_ms=200.0, inter_token_ms=None))
-    first = asyncio.create_task(ask(front.address, timeout_s=5))
+    spawn(ask(front.address, timeout_s=5))
     await front.until(1, "inflight_requests")
     start = asyncio.get_running_loop().time()
     with pytest.raises(grpc.aio.AioRpcError, match="queue_timeout"):
         await ask(front.address)
     assert 0.18 < asyncio.get_running_loop().time() - start < 0.35
     assert len(fake.requests) == 1
-    first.cancel()
 
 
-async def test_a_client_that_goes_away_stops_the_engine_and_frees_the_slot(front, fake, until_stop):
-    call = asyncio.create_task(ask(front.address))
+async def test_a_client_that_goes_away_stops_the_engine_and_frees_the_slot(front, fake, until_stop, spawn):
+    call = spawn(ask(front.address))
     await front.until(1, "inflight_requests", class_="standard")
     call.cancel()
     await front.until(0, "inflight_requests")
@@ -281,19 +280,18 @@ async def test_a_client_that_goes_away_stops_the_engine_and_frees_the_slot(front
     assert fake.running == 0
 
 
-async def test_a_cancel_in_the_queue_never_reaches_the_server(fake, serve, until_stop):
+async def test_a_cancel_in_the_queue_never_reaches_the_server(fake, serve, until_stop, spawn):
     front = await serve(fake.address, slots=1)
-    first = asyncio.create_task(ask(front.address))
+    spawn(ask(front.address))
     await front.until(1, "inflight_requests")
-    second = asyncio.create_task(ask(front.address))
+    second = spawn(ask(front.address))
     await front.until(1, "queue_depth")
     second.cancel()
     await front.until(0, "queue_depth")
     assert len(fake.requests) == 1
-    first.cancel()
 
 
-async def test_an_engine_that_ignores_the_cancel_keeps_its_slot_and_that_shows(fake, serve):
+async def test_an_engine_that_ignores_the_cancel_keeps_its_slot_and_that_shows(fake, serve, spawn):
     gate = asyncio.Event()
 
     async def deaf(request, context):
@@ -303,11 +301,11 @@ async def test_an_engine_that_ignores_the_cancel_keeps_its_slot_and_that_shows(f
 
     fake.script = deaf
     front = await serve(fake.address, slots=1)
-    call = asyncio.create_task(ask(front.address))
+    call = spawn(ask(front.address))
     await front.until(1, "inflight_requests")
     call.cancel()
     await front.until(1, "cancelling_requests", class_="standard")
-    waiting = asyncio.create_task(ask(front.address))
+    waiting = spawn(ask(front.address))
     await front.until(1, "queue_depth")
     assert len(fake.requests) == 1
     gate.set()
@@ -315,10 +313,10 @@ async def test_an_engine_that_ignores_the_cancel_keeps_its_slot_and_that_shows(f
     await front.until(0, "cancelling_requests")
 
 
-async def test_an_engine_that_cannot_be_stopped_gets_its_call_cancelled(front, fake):
+async def test_an_engine_that_cannot_be_stopped_gets_its_call_cancelled(front, fake, spawn):
     del fake.configs["tensorrt_llm"].input[-1]
     fake.script = stalls
-    call = asyncio.create_task(ask(front.address))
+    call = spawn(ask(front.address))
     await front.until(1, "inflight_requests")
     call.cancel()
     await front.until(0, "inflight_requests")
@@ -353,29 +351,26 @@ async def test_cancelling_one_request_of_a_stream_by_stop_leaves_the_others(fron
 # Shedding
 
 
-async def test_a_burst_beyond_the_queue_is_refused_with_reason_and_pushback(fake, serve, until_stop):
+async def test_a_burst_beyond_the_queue_is_refused_with_reason_and_pushback(fake, serve, until_stop, spawn):
     front = await serve(fake.address, slots=1, max_queue=2)
-    calls = [asyncio.create_task(ask(front.address)) for _ in range(20)]
+    calls = [spawn(ask(front.address)) for _ in range(20)]
     done, pending = await asyncio.wait(calls, timeout=1.0)
     assert len(pending) == 3
     for call in done:
         assert call.exception().code().name == "RESOURCE_EXHAUSTED"
     assert await front.metric("requests_total", reason="queue_full") == 17
-    for call in pending:
-        call.cancel()
 
 
-async def test_trailers_of_a_refusal_carry_the_facts(fake, serve, until_stop):
+async def test_trailers_of_a_refusal_carry_the_facts(fake, serve, until_stop, spawn):
     front = await serve(fake.address, slots=1, max_queue=1)
-    busy = [asyncio.create_task(ask(front.address)) for _ in range(2)]
+    for _ in range(2):
+        spawn(ask(front.address))
     await front.until(1, "queue_depth")
     call, trailers = await raw_call(front, text_inputs("a"))
     assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert trailers["trtkit-reason"] == "queue_full"
     assert trailers["trtkit-class"] == "standard"
     assert 50 <= int(trailers["grpc-retry-pushback-ms"]) <= 30_000
-    for each in busy:
-        each.cancel()
 
 
 async def test_trailers_of_an_answer_carry_queue_time_deadline_and_clipping(front):
@@ -401,10 +396,10 @@ async def raw_call(front, inputs, metadata=()):
         return call, dict(await call.trailing_metadata())
 
 
-async def test_a_refusal_is_trailers_only_so_that_grpc_itself_retries_it(fake, serve, until_stop):
+async def test_a_refusal_is_trailers_only_so_that_grpc_itself_retries_it(fake, serve, until_stop, spawn):
     """A client with a retry policy waits the pushback and tries again: gRFC A6, done by grpc's core."""
     front = await serve(fake.address, slots=1, max_queue=1)
-    busy = [asyncio.create_task(ask(front.address)) for _ in range(2)]
+    busy = [spawn(ask(front.address)) for _ in range(2)]
     await front.until(1, "queue_depth")
     policy = """{"methodConfig": [{"name": [{}], "retryPolicy": {"maxAttempts": 5, "initialBackoff": "60s",
         "maxBackoff": "60s", "backoffMultiplier": 1, "retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}"""
@@ -413,8 +408,8 @@ async def test_a_refusal_is_trailers_only_so_that_grpc_itself_retries_it(fake, s
     async with grpc.aio.insecure_channel(front.address, options=options) as channel:
         method = channel.unary_stream("/inference.GRPCInferenceService/ModelStreamInfer")
         call = method(request)
-        reading = asyncio.create_task(call.read())
-        await front.until(1, "requests_total", reason="queue_full")
+        reading = spawn(call.read())
+        await front.until(lambda refused: refused >= 1, "requests_total", reason="queue_full")
         for each in busy:
             each.cancel()
         assert await timed(reading) is not grpc.aio.EOF

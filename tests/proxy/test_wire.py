@@ -1,0 +1,176 @@
+"""Reading and rewriting real protobufs, raw and typed; bounds before tokenizing."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tritonclient.grpc import service_pb2
+
+from tests.proxy.conftest import LIMITS, infer_request, text_inputs, token_inputs
+from tests.proxy.fake_triton import TEXT, TOKENS, model_config
+from trtkit.contract.models import ServiceClass
+from trtkit.proxy.admission import Reason
+from trtkit.proxy.ending import Ending, Refusal
+from trtkit.proxy.intake import add_default_output, measure
+from trtkit.proxy.wire.prompt import PromptCounter
+from trtkit.proxy.wire.request import LlmRequest, model_name
+from trtkit.proxy.wire.response import Chunk, error_chunk, stop_request
+from trtkit.proxy.wire.schema import read_schema
+from trtkit.proxy.wire.tensors import Tensors
+
+PLAIN = ServiceClass(priority=1)
+
+
+def typed_request(text=b"hello", max_tokens=7):
+    request = service_pb2.ModelInferRequest(model_name="ensemble", id="x")
+    request.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1]).contents.bytes_contents.append(text)
+    if max_tokens is not None:
+        tensor = request.inputs.add(name="max_tokens", datatype="INT32", shape=[1, 1])
+        tensor.contents.int_contents.append(max_tokens)
+    return request.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "data", [typed_request(), infer_request("ensemble", text_inputs("hello", 7, stream=None))]
+)
+def test_values_are_read_and_rewritten_whether_raw_or_typed(data):
+    call = LlmRequest(data)
+    assert call.tensors.text("text_input") == b"hello"
+    assert call.tensors.number("max_tokens") == 7
+    call.tensors.set_number("max_tokens", 3)
+    again = LlmRequest(call.address("new"))
+    assert again.tensors.number("max_tokens") == 3
+    assert again.client_id == "new"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [typed_request(max_tokens=None), infer_request("ensemble", text_inputs("hello", None, stream=None))],
+)
+async def test_a_missing_max_tokens_is_added_in_the_manner_of_the_request(data):
+    call, schema = LlmRequest(data), read_schema(model_config("ensemble", TEXT), decoupled=True)
+    assert add_default_output(call, PLAIN, schema)
+    schema.check(call.message)
+    size = await measure(call, PLAIN, LIMITS, PromptCounter(None))
+    assert (size.max_tokens, size.clipped) == (128, False)
+    assert LlmRequest(call.address("x")).tensors.number("max_tokens") == 128
+
+
+def test_a_model_that_does_not_declare_max_tokens_gets_none():
+    call = LlmRequest(typed_request(max_tokens=None))
+    schema = read_schema(model_config("ensemble", {"text_input": ("STRING", False)}), decoupled=True)
+    add_default_output(call, PLAIN, schema)
+    assert "max_tokens" not in call.tensors
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda r: r.inputs.add(name="seed", datatype="UINT64", shape=[1, 1]), "unexpected input 'seed'"),
+        (lambda r: r.inputs.pop(1), "input 'max_tokens' is missing"),
+        (lambda r: setattr(r.inputs[1], "datatype", "INT64"), "input 'max_tokens' is INT64, expected INT32"),
+        (lambda r: r.inputs[0].shape.__setitem__(0, 2), "input 'text_input' has batch size 2"),
+        (lambda r: r.inputs[0].shape.append(1), r"'text_input' has shape \[1, 1, 1\], expected \[1, 1\]"),
+    ],
+)
+def test_each_kind_of_misfit_names_its_tensor(change, problem):
+    request = service_pb2.ModelInferRequest.FromString(typed_request())
+    change(request)
+    schema = read_schema(model_config("ensemble", TEXT), decoupled=True)
+    with pytest.raises(Refusal, match=problem):
+        schema.check(request)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\x01", struct.pack("<I", 99) + b"short"], ids=["empty", "no length", "cut off"]
+)
+def test_unreadable_contents_are_refused_by_name(raw):
+    request = service_pb2.ModelInferRequest.FromString(infer_request("ensemble", text_inputs("a")))
+    request.raw_input_contents[0] = raw
+    with pytest.raises(Refusal, match="input 'text_input' has no readable contents"):
+        Tensors(request).text("text_input")
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_whatsoever_do_more_than_refuse(data):
+    assert reason_of(data) in (None, Reason.INVALID_INPUT)
+
+
+def reason_of(data):
+    try:
+        model_name(data)
+        LlmRequest(data)
+    except Refusal as refusal:
+        return refusal.ending.reason
+    return None
+
+
+def test_a_declared_length_beyond_the_ids_is_refused():
+    inputs = token_inputs([1, 2, 3])
+    inputs[1].set_data_from_numpy(np.array([[4]], np.int32))
+    with pytest.raises(Refusal, match="'input_lengths' is 4, 'input_ids' has 3"):
+        LlmRequest(infer_request("tensorrt_llm", inputs)).prompt_width()
+
+
+@given(st.text(alphabet="ab \n\u00e9\u4e2d\U0001f600", max_size=60))
+def test_the_bound_never_exceeds_the_count(text):
+    counter = PromptCounter(TRAINED)
+    assert counter.at_least(text.encode()) <= counter._encode(text.encode())
+
+
+def _trained():
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(["ab ab aab  abab \u4e2d\u4e2d \u00e9\u00e9"] * 9, trainer)
+    return tokenizer
+
+
+TRAINED = _trained()
+
+
+async def test_a_long_text_counts_the_same_off_the_loop():
+    counter = PromptCounter(TRAINED)
+    text = b"ab " * 3000
+    assert await counter.count(text) == len(TRAINED.encode(text.decode()).ids)
+
+
+def test_tokens_are_counted_by_sequence_length_where_there_is_one():
+    message = service_pb2.ModelStreamInferResponse()
+    response = message.infer_response
+    response.outputs.add(name="output_ids", datatype="INT32", shape=[1, 1, 3])
+    response.outputs.add(name="sequence_length", datatype="INT32", shape=[1, 1])
+    response.raw_output_contents.extend([struct.pack("<3i", 1, 2, 3), struct.pack("<i", 3)])
+    assert Chunk(message.SerializeToString()).tokens == 3
+
+
+def test_reading_a_chunk_changes_nothing_of_it_but_the_id():
+    message = service_pb2.ModelStreamInferResponse()
+    message.infer_response.outputs.add(name="text_output", datatype="BYTES", shape=[1, 1])
+    addressed = Chunk(message.SerializeToString()).address("mine")
+    message.infer_response.id = "mine"
+    assert service_pb2.ModelStreamInferResponse.FromString(addressed) == message
+
+
+def test_an_in_band_error_says_code_reason_and_pushback():
+    data = error_chunk("mine", "ensemble", Ending(Reason.QUEUE_FULL, pushback_ms=120))
+    message = service_pb2.ModelStreamInferResponse.FromString(data)
+    assert message.error_message == "[RESOURCE_EXHAUSTED] queue_full: the queue is full"
+    parameters = message.infer_response.parameters
+    assert message.infer_response.id == "mine"
+    assert parameters["trtkit_reason"].string_param == "queue_full"
+    assert parameters["trtkit_retry_pushback_ms"].int64_param == 120
+    assert parameters["triton_final_response"].bool_param
+
+
+def test_a_stop_request_fits_the_engine_model():
+    request = service_pb2.ModelInferRequest.FromString(stop_request("tensorrt_llm", "x", (1, 1)))
+    read_schema(model_config("tensorrt_llm", TOKENS), decoupled=True).check(request)
+    assert Tensors(request).number("stop") == 1
