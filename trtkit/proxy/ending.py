@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from trtkit.conventions import (
     CLASS_TRAILER,
@@ -63,8 +63,6 @@ class Facts:
     queue_s: float | None = None
     deadline_s: float = math.inf
     clipped_to: int | None = None
-    extra: Metadata = field(default=())
-    """Trailing metadata of the inference server."""
 
     def trailers(self, ending: Ending) -> Metadata:
         """Return the trailing metadata of a request's status."""
@@ -76,7 +74,7 @@ class Facts:
             (CLIPPED_TRAILER, self.clipped_to),
             (PUSHBACK_TRAILER, ending.pushback_ms),
         ]
-        return (*self.extra, *((name, str(value)) for name, value in facts if value is not None))
+        return tuple((name, str(value)) for name, value in facts if value is not None)
 
 
 @dataclass(frozen=True)

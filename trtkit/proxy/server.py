@@ -66,6 +66,7 @@ class Proxy:
                 hint="choose other ports; 0 takes a free one",
             ) from error
         await self._server.start()
+        core.spawn(core.upstream.warm())
 
     async def drain(self, grace_s: float | None = None) -> None:
         """Refuse what waits and what comes, let what runs finish for ``grace_s``, then stop."""

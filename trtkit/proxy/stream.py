@@ -80,23 +80,31 @@ class ClientStream:
             else:
                 await self.send(error_chunk(exchange.client_id, exchange.model, ending))
         self._exchanges.discard(exchange)
-        self._finish_if_idle()
+        self.finish_if_idle()
 
     def finish(self, code: str, message: str, trailers: Metadata) -> None:
         """End the stream with a status; what else is under way on it is cancelled."""
         self._status, self._trailers = (code, message), trailers
         self._done.set()
 
+    def finish_if_idle(self) -> None:
+        """End the stream if the client has closed its side and nothing is under way."""
+        if self._half_closed.is_set() and not self._exchanges and (self._lane is None or self._lane.over):
+            self._done.set()
+
     async def _read(self, requests: AsyncIterator[bytes]) -> None:
         try:
             async for data in requests:
                 await self._take(data)
         except Refusal as refusal:
-            self.finish(refusal.ending.status, refusal.ending.message, Facts().trailers(refusal.ending))
+            self._finish_with(refusal.ending)
+        except Exception:
+            log.exception("cannot read the client's stream")
+            self._finish_with(Ending(Reason.INTERNAL))
         if self._lane is not None:
             await self._lane.close()
         self._half_closed.set()
-        self._finish_if_idle()
+        self.finish_if_idle()
 
     async def _take(self, data: bytes) -> None:
         self._requests += 1
@@ -123,13 +131,8 @@ class ClientStream:
                 await asyncio.wait_for(self._half_closed.wait(), _HALF_CLOSE_S)
         return self._half_closed.is_set() and self._requests == 1 and not self._sent
 
-    def _finish_if_idle(self) -> None:
-        if self._half_closed.is_set() and not self._exchanges and (self._lane is None or self._lane.over):
-            self._done.set()
-
-    def lane_over(self) -> None:
-        """Note that the passing lane has ended."""
-        self._finish_if_idle()
+    def _finish_with(self, ending: Ending) -> None:
+        self.finish(ending.status, ending.message, Facts().trailers(ending))
 
     def _cancel_rest(self) -> None:
         timed_out = self._core.clock() >= self._caller.deadline_s
@@ -171,4 +174,4 @@ class _Lane:
         except asyncio.CancelledError:
             pass
         self.over = True
-        self._stream.lane_over()
+        self._stream.finish_if_idle()

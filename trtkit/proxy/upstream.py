@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from trtkit.conventions import CLASS_HEADER, ENGINE_MODEL, TRITON_GRPC_ERROR_HEADER
+from trtkit.conventions import CLASS_HEADER, ENGINE_MODEL, TEXT_MODELS, TRITON_GRPC_ERROR_HEADER
 from trtkit.proxy.admission import Reason
 from trtkit.proxy.ending import Caller, Metadata, Refusal
 from trtkit.proxy.wire.response import stop_request
@@ -62,6 +63,12 @@ class Upstream:
             return await asyncio.shield(self._schemas[model])
         except grpc.aio.AioRpcError as error:
             raise refusal_of(error) from error
+
+    async def warm(self) -> None:
+        """Ask for the schemas before the first request waits for them."""
+        for model in (ENGINE_MODEL, *TEXT_MODELS):
+            with contextlib.suppress(Refusal):
+                await self.schema(model)
 
     def forget_schemas(self) -> None:
         """Ask again: the server was restarted, or its models were reloaded."""
