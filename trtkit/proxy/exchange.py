@@ -20,7 +20,7 @@ from trtkit.proxy.upstream import SERVICE, refusal_of
 from trtkit.proxy.wire.request import LlmRequest
 from trtkit.proxy.wire.response import Chunk, empty_final, readdress
 
-_STOP_AGAIN_S = 0.25
+_STOP_AGAIN_S = 0.1
 """A stop that overtook its request on the way to the engine finds nothing to stop, so it is repeated."""
 _LAST_WORDS_S = 1.0
 """How long the server may take to close a stream after the final response."""
