@@ -6,6 +6,7 @@ import json
 import struct
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -213,20 +214,32 @@ class Client:
         return self.start(prompt, max_tokens, **fields).wait()
 
 
+@contextmanager
+def running(engine_dir: Path, tokenizer_dir: Path | None = None) -> Iterator[Client]:
+    engine = CpuEngine(engine_dir, tokenizer_dir)
+    yield Client(engine)
+    engine.close()
+
+
 @pytest.fixture(scope="session")
 def client(engine_dir: Path) -> Iterator[Client]:
     """An engine without a tokenizer."""
-    engine = CpuEngine(engine_dir)
-    yield Client(engine)
-    engine.close()
+    with running(engine_dir) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")
 def text_client(engine_dir: Path, tokenizer_dir: Path) -> Iterator[Client]:
     """An engine with a tokenizer."""
-    engine = CpuEngine(engine_dir, tokenizer_dir)
-    yield Client(engine)
-    engine.close()
+    with running(engine_dir, tokenizer_dir) as client:
+        yield client
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Path], Client]]:
+    """Open further engines, closed after the test."""
+    with ExitStack() as stack:
+        yield lambda engine_dir: stack.enter_context(running(engine_dir))
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,14 @@ def wait_until(condition: Any, limit_s: float = 10.0) -> float:
         assert time.monotonic() - start < limit_s
         time.sleep(0.005)
     return time.monotonic() - start
+
+
+def with_pool(engine_dir: Path, copy: Path, kv_blocks: int) -> Path:
+    shutil.copytree(engine_dir, copy)
+    config = json.loads((engine_dir / "config.json").read_text())
+    config["build_config"]["kv_blocks"] = kv_blocks
+    (copy / "config.json").write_text(json.dumps(config))
+    return copy
 
 
 def test_greedy_text_is_the_same_whoever_else_is_served(client: Any) -> None:
@@ -148,6 +158,52 @@ def test_receivers_bug_stops_its_request_only(client: Any, caplog: pytest.LogCap
     assert client.ask(PROMPTS[1], 5).reason is FinishReason.LENGTH
     wait_until(lambda: client.engine.stats().active == 0)
     assert "broken" in caplog.text
+
+
+def test_cancelled_prompts_leave_no_half_filled_blocks(client: Any, serve: Any, engine_dir: Path) -> None:
+    """Prompts are prefilled in pieces of 128 tokens; what was cancelled between two pieces is asked again."""
+    expected = [client.ask(prompt, 40).tokens for prompt in PROMPTS]
+    for steps in range(1, 5):
+        fresh = serve(engine_dir)
+        replies = [fresh.start(prompt, 40, request_id=f"{steps}.{i}") for i, prompt in enumerate(PROMPTS)]
+        wait_until(lambda replies=replies, steps=steps: len(replies[0].chunks) >= steps)
+        for i in range(len(PROMPTS)):
+            fresh.engine.cancel(f"{steps}.{i}")
+        assert [fresh.ask(prompt, 40).tokens for prompt in PROMPTS] == expected
+
+
+def test_small_pool_delays_but_changes_nothing(
+    client: Any, serve: Any, engine_dir: Path, tmp_path: Path
+) -> None:
+    """Requests of up to 9 blocks with common prefixes, and their follow-ups, on a pool of 20."""
+    base = RNG.integers(0, 400, 190).tolist()
+    prompts = [base[: 20 + 11 * i] for i in range(15)]
+    small = serve(with_pool(engine_dir, tmp_path / "engine", 20))
+    for _ in range(2):
+        expected = [client.ask(prompt, 60).tokens for prompt in prompts]
+        replies = [small.start(prompt, 60) for prompt in prompts]
+        assert [reply.wait().tokens for reply in replies] == expected
+        prompts = [[*(prompt + tokens)[:190], 7] for prompt, tokens in zip(prompts, expected, strict=True)]
+
+
+def test_request_larger_than_the_pool_is_refused(serve: Any, engine_dir: Path, tmp_path: Path) -> None:
+    small = serve(with_pool(engine_dir, tmp_path / "engine", 4))
+    said = "prompt of 100 tokens plus max_tokens 29 needs 5 KV blocks of 32 tokens, the pool has 4"
+    assert small.ask(PROMPTS[5], 29).chunks[0].message == said
+    assert len(small.ask(PROMPTS[5], 28).tokens) == 28
+
+
+def test_failed_step_ends_everything_and_says_so(
+    serve: Any, engine_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("out of memory")
+
+    client = serve(engine_dir)
+    monkeypatch.setattr(client.engine._pipeline, "step", broken)
+    assert "out of memory" in client.ask(PROMPTS[0]).chunks[0].message
+    assert "out of memory" in client.ask(PROMPTS[0]).chunks[0].message
+    assert "out of memory" in client.engine.failure
 
 
 def test_closing_ends_what_is_live_and_refuses_what_comes_later(engine_dir: Path) -> None:

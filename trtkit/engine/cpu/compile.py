@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,17 +76,22 @@ def engine_config(pretrained_config: dict[str, Any], plan: Plan) -> dict[str, An
 
 
 def prove(engine_dir: Path) -> None:
-    """Run one token through the paged pipeline; raise :class:`StageError` unless it comes out finite."""
+    """Compile both forms of the model and run them once; raise :class:`StageError` unless the logits are finite."""
+    import numpy as np
+
+    from trtkit.engine.cpu.oracle import Oracle
     from trtkit.engine.cpu.pipeline import probe, reason
 
+    folder = EngineFolder.open(engine_dir)
     try:
-        log_prob = probe(EngineFolder.open(engine_dir))
+        logits = Oracle(folder.model_file, folder.properties).open().next_logits([0, 0])
+        probe(folder)
     except RuntimeError as error:
         hint = "the CPU back end needs OpenVINO 2026.4; `trtkit doctor` shows what is installed"
         raise StageError(f"OpenVINO cannot run it: {reason(error)}", path=engine_dir, hint=hint) from error
-    if not math.isfinite(log_prob):
-        hint = "the checkpoint holds values that are not finite; `trtkit verify` names the tensors"
-        raise StageError("the first token has no finite probability", path=engine_dir, hint=hint)
+    if not np.isfinite(logits).all():
+        hint = "a tensor of the checkpoint holds values that are not finite: convert it again from its source"
+        raise StageError("the model's logits are not finite", path=engine_dir, hint=hint)
 
 
 def _check(plan: Plan) -> None:

@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 class Phase(enum.Enum):
     """Who chooses the next token."""
 
+    WAITING = enum.auto()
+    """No one: the pipeline has no room yet, or the request is on its way back into it."""
     IN_PIPELINE = enum.auto()
     BY_HAND = enum.auto()
     """The oracle: after a ban, when the pipeline could not count the tokens before it for its penalties."""
@@ -41,7 +43,7 @@ class Generation:
 
     def __init__(self, request: GenerationRequest, on_tokens: OnTokens, workshop: Workshop) -> None:
         self.request = request
-        self.phase = Phase.IN_PIPELINE
+        self.phase = Phase.WAITING
         self._on_tokens = on_tokens
         self._workshop = workshop
         vocabulary = workshop.vocabulary or TokenIds()
@@ -53,19 +55,28 @@ class Generation:
         self._finish: FinishReason | None = None
         self._message = ""
         self._oracle: OracleSession | None = None
-        self._decoding: Decoding = workshop.pipeline.add(request)
+        self._decoding: Decoding | None = None
 
     @property
     def ended(self) -> bool:
         """Whether the last chunk was handed out."""
         return self.phase is Phase.ENDED
 
+    def enter(self) -> bool:
+        """Go into the pipeline if there is room; raise RuntimeError on what it cannot take."""
+        pipeline = self._workshop.pipeline
+        if not pipeline.has_room(self.request, self._generated):
+            return False
+        self._decoding = pipeline.enter(self.request, self._generated)
+        self.phase = Phase.IN_PIPELINE
+        return True
+
     def advance(self) -> None:
         """Take the tokens of the last step and hand out what is certain."""
         if self.phase is Phase.BY_HAND:
             self._choose()
-        else:
-            self._read()
+        elif self._decoding is not None:
+            self._read(self._decoding)
         self._hand_out()
 
     def end(self, reason: FinishReason, message: str = "") -> None:
@@ -73,16 +84,16 @@ class Generation:
         self._close(reason, message)
         self._hand_out()
 
-    def _read(self) -> None:
-        for token in self._decoding.read():
-            if token.id in self._bans.completing(self._history()):
-                self._decoding.cancel()
+    def _read(self, decoding: Decoding) -> None:
+        for token in decoding.read():
+            if self._bans and token.id in self._bans.completing(self._history()):
+                self._leave()
                 self._choose()
-                break
+                return
             self._take(token)
             if self.ended:
                 return
-        if self._decoding.dropped and not self.ended:
+        if decoding.dropped:
             self._close(FinishReason.ERROR, "the KV pool has no room for this sequence")
 
     def _choose(self) -> None:
@@ -96,7 +107,7 @@ class Generation:
         if self.request.presence_penalty or self.request.frequency_penalty:
             self.phase = Phase.BY_HAND
         else:
-            self._decoding = self._workshop.pipeline.add(self.request, self._generated)
+            self.phase = Phase.WAITING
 
     def _take(self, token: Token) -> None:
         if self.request.stops_at_end_id and token.id == self.request.end_id:
@@ -113,10 +124,14 @@ class Generation:
 
     def _close(self, reason: FinishReason, message: str = "") -> None:
         """Enter the last phase."""
-        if self.phase is Phase.IN_PIPELINE:
-            self._decoding.cancel()
+        self._leave()
         self.phase = Phase.ENDED
         self._finish, self._message = reason, message
+
+    def _leave(self) -> None:
+        if self._decoding is not None:
+            self._decoding.leave()
+            self._decoding = None
 
     def _hand_out(self) -> None:
         if not self.ended and not (self._ready and self.request.streaming):

@@ -84,7 +84,12 @@ class _Builder:
         result = op.result(op.matmul(hidden, head, transpose_a=False, transpose_b=True))
         result.output(0).set_names({"logits"})
         inputs = [self.input_ids, self.attention_mask, self.position_ids, self.beam_idx]
-        return ov.Model([result], self.sinks, inputs, "trtkit_decoder")
+        model = ov.Model([result], self.sinks, inputs, "trtkit_decoder")
+        # Names given by default count up over the life of the process; the same checkpoint must give the same bytes.
+        for number, node in enumerate(model.get_ordered_ops()):
+            if node.get_type_name() != "Parameter":
+                node.set_friendly_name(f"op{number}")
+        return model
 
     def tensor(self, name: str) -> Array:
         if name not in self.checkpoint:

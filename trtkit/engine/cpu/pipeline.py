@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from trtkit.engine.cpu.folder import EngineFolder
+from trtkit.engine.cpu.kv import blocks_for
 from trtkit.engine.cpu.request import GenerationRequest
 from trtkit.engine.cpu.sampling import pipeline_config
 from trtkit.engine.cpu.stops import Token
 from trtkit.errors import StageError
 
 
-@dataclass(frozen=True)
-class Load:
-    """What the last step worked on."""
-
-    sequences: int = 0
-    blocks: int = 0
-
-
 class Decoding:
     """One sequence in the pipeline."""
 
-    def __init__(self, handle: Any) -> None:
+    def __init__(self, handle: Any, prompt_tokens: int, blocks: int) -> None:
         self._handle = handle
+        self._leaving = False
+        self.prompt_tokens = prompt_tokens
+        self.blocks = blocks
+        """Reserved for its whole length, prompt and output."""
+        self.prefilled = False
 
     def read(self) -> Iterator[Token]:
         """Yield the tokens of the steps since the last call; an end token is one of them."""
@@ -38,12 +36,29 @@ class Decoding:
 
     @property
     def dropped(self) -> bool:
-        """Whether the pipeline gave up: the sequence alone has outgrown the KV pool."""
+        """Whether the pipeline gave up on it for want of blocks."""
         return bool(self._handle.get_status().name == "IGNORED")
 
-    def cancel(self) -> None:
-        """Leave the batch; blocks are freed in the next step."""
-        self._handle.cancel()
+    @property
+    def running(self) -> bool:
+        """Whether the pipeline still works on it."""
+        return bool(self._handle.get_status().name == "RUNNING")
+
+    def leave(self) -> None:
+        """Leave the batch: at once, or when the prompt is done.
+
+        A block gets its hash for prefix reuse when it is allocated, not when it is filled. If a sequence were
+        cancelled between two pieces of its prompt, later requests would reuse a block that is half empty.
+        """
+        self._leaving = True
+        if self.prefilled:
+            self._handle.cancel()
+
+    def settle(self) -> None:
+        """Note what the last step did."""
+        self.prefilled = self.prefilled or self._handle.can_read()
+        if self._leaving:
+            self.leave()
 
 
 class Pipeline:
@@ -67,44 +82,69 @@ class Pipeline:
             raise StageError(
                 f"OpenVINO cannot load it: {reason(error)}", path=folder.path, hint=hint
             ) from error
-        self._blocks = folder.kv_blocks
+        self._folder = folder
+        self._inside: list[Decoding] = []
         self._num_added = 0
 
     @property
     def busy(self) -> bool:
-        """Whether a step has work to do; a cancelled sequence is work until its blocks are freed."""
+        """Whether a step has work to do; a sequence that leaves is work until its blocks are freed."""
         return bool(self._pipeline.has_non_finished_requests())
 
-    def add(self, request: GenerationRequest, generated: Sequence[int] = ()) -> Decoding:
-        """Queue a request that goes on after ``generated`` tokens; raise RuntimeError on what it cannot take."""
+    @property
+    def blocks_used(self) -> int:
+        """Blocks held by sequences in the last step; shared ones count once, merely cached ones not at all."""
+        if not self._inside:
+            return 0
+        return round(float(self._pipeline.get_metrics().cache_usage) / 100 * self._folder.kv_blocks)
+
+    def has_room(self, request: GenerationRequest, generated: Sequence[int]) -> bool:
+        """Tell whether a request can enter and surely finish, as TensorRT-LLM's ``guaranteed_no_evict`` does.
+
+        The pipeline would take more and evict later, but a sequence that was evicted and computed again with
+        reused blocks can come out different. Prompts enter one step's worth at a time, so that one that waits
+        can still be cancelled for nothing.
+        """
+        prompt_tokens = len(request.input_ids) + len(generated)
+        prefilling = sum(decoding.prompt_tokens for decoding in self._inside if not decoding.prefilled)
+        reserved = sum(decoding.blocks for decoding in self._inside)
+        return (
+            len(self._inside) < self._folder.max_batch_size
+            and reserved + _blocks(request) <= self._folder.kv_blocks
+            and (not prefilling or prefilling + prompt_tokens <= self._folder.max_num_tokens)
+        )
+
+    def enter(self, request: GenerationRequest, generated: Sequence[int] = ()) -> Decoding:
+        """Add a request that goes on after ``generated`` tokens; raise RuntimeError on what it cannot take."""
         import openvino as ov
 
         self._num_added += 1
         prompt = np.array([[*request.input_ids, *generated]], dtype=np.int64)
         config = pipeline_config(request, len(generated))
-        return Decoding(self._pipeline.add_request(self._num_added, ov.Tensor(prompt), config))
+        handle = self._pipeline.add_request(self._num_added, ov.Tensor(prompt), config)
+        self._inside.append(Decoding(handle, prompt.size, _blocks(request)))
+        return self._inside[-1]
 
     def step(self) -> None:
         """Run one packed batch: at most one token per sequence."""
         self._pipeline.step()
-
-    def load(self) -> Load:
-        """Return what the last step worked on."""
-        metrics = self._pipeline.get_metrics()
-        return Load(metrics.scheduled_requests, round(metrics.cache_usage / 100 * self._blocks))
+        self._inside = [decoding for decoding in self._inside if decoding.running]
+        for decoding in self._inside:
+            decoding.settle()
 
 
-def probe(folder: EngineFolder) -> float:
-    """Generate one token with the smallest pool; return its log-probability."""
+def probe(folder: EngineFolder) -> None:
+    """Generate one token with the smallest pool; raise RuntimeError if the model cannot be paged."""
     pipeline = Pipeline(replace(folder, kv_blocks=2))
-    request = GenerationRequest("probe", input_ids=[0, 0], max_tokens=1, return_log_probs=True)
-    decoding = pipeline.add(request)
-    while pipeline.busy:
-        pipeline.step()
-    return next(token.log_prob for token in decoding.read())
+    pipeline.enter(GenerationRequest("probe", input_ids=[0, 0], max_tokens=1))
+    pipeline.step()
 
 
 def reason(error: BaseException) -> str:
     """Return the last line of one of OpenVINO's errors; those before name its source files."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
+
+
+def _blocks(request: GenerationRequest) -> int:
+    return blocks_for(len(request.input_ids) + request.max_tokens)

@@ -62,7 +62,7 @@ class GenerationRequest:
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is taken: nothing asks for a draw, or ``top_k`` 1 or temperature 0 forbids one."""
+        """Whether the likeliest token is taken: no field asks for a draw, or top-k 1 or temperature 0 rules it out."""
         if self.top_k == 1 or self.temperature == 0:
             return True
         draws = (self.temperature is not None, bool(self.top_k), bool(self.top_p) and self.top_p != 1)

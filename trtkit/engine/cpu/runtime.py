@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from trtkit.engine.cpu.folder import EngineFolder
 from trtkit.engine.cpu.generation import Generation, Phase, Workshop
 from trtkit.engine.cpu.kv import BLOCK_TOKENS
 from trtkit.engine.cpu.oracle import Oracle, OracleSession
-from trtkit.engine.cpu.pipeline import Load, Pipeline, reason
+from trtkit.engine.cpu.pipeline import Pipeline, reason
 from trtkit.engine.cpu.request import EngineStats, FinishReason, GenerationRequest, OnTokens, TokenChunk
 from trtkit.engine.cpu.vocabulary import TextVocabulary
 from trtkit.errors import InputError
@@ -35,7 +36,7 @@ class CpuEngine:
         self._pipeline = Pipeline(self._folder)
         self._workshop = Workshop(self._pipeline, vocabulary, self._open_oracle)
         self._live: dict[str, Generation] = {}
-        self._load = Load()
+        self._stats = EngineStats(kv_blocks_max=self._folder.kv_blocks, tokens_per_block=BLOCK_TOKENS)
         self._inbox: queue.SimpleQueue[_Command | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
@@ -58,9 +59,7 @@ class CpuEngine:
 
     def stats(self) -> EngineStats:
         """Return the load after the last step."""
-        live, load = len(self._live), self._load
-        active = min(load.sequences, live)
-        return EngineStats(active, live - active, load.blocks, self._folder.kv_blocks, BLOCK_TOKENS)
+        return self._stats
 
     def close(self) -> None:
         """Cancel what is live and stop the thread."""
@@ -107,8 +106,8 @@ class CpuEngine:
             return
         try:
             self._live[request.request_id] = Generation(request, on_tokens, self._workshop)
-        except (RuntimeError, InputError) as error:
-            _refuse(on_tokens, reason(error))
+        except InputError as error:
+            _refuse(on_tokens, error.message)
 
     def _cancel(self, request_id: str) -> None:
         generation = self._live.pop(request_id, None)
@@ -117,6 +116,7 @@ class CpuEngine:
 
     def _step(self) -> None:
         try:
+            self._let_in()
             if self._pipeline.busy:
                 self._pipeline.step()
             for generation in self._live.values():
@@ -124,8 +124,20 @@ class CpuEngine:
         except RuntimeError as error:
             self._fail(reason(error))
         self._live = {key: live for key, live in self._live.items() if live.phase is not Phase.ENDED}
-        self._load = self._pipeline.load() if self._live else Load()
+        waiting = sum(live.phase is Phase.WAITING for live in self._live.values())
+        self._stats = replace(
+            self._stats,
+            active=len(self._live) - waiting,
+            waiting=waiting,
+            kv_blocks_used=self._pipeline.blocks_used,
+        )
         time.sleep(YIELD_S)
+
+    def _let_in(self) -> None:
+        """Let waiting requests into the pipeline, in order of arrival, up to the first that finds no room."""
+        for generation in self._live.values():
+            if generation.phase is Phase.WAITING and not generation.enter():
+                break
 
     def _fail(self, message: str) -> None:
         """Give up: after an error inside a step the pipeline's state is unknown."""
