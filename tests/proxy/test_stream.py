@@ -323,6 +323,28 @@ async def test_an_engine_that_cannot_be_stopped_gets_its_call_cancelled(front, f
     assert fake.running == 0
 
 
+async def test_an_engine_that_tells_nothing_keeps_its_slot_for_as_long_as_the_rest_would_take(
+    front, fake, spawn
+):
+    del fake.configs["tensorrt_llm"].input[-1]  # no `stop`
+
+    async def paced(request, context):
+        for n in range(16):
+            yield text_chunk(request, f"t{n}")
+            await asyncio.sleep(0.05)
+
+    fake.script = paced
+    call = spawn(ask(front.address, max_tokens=16))
+    await front.until(lambda tokens: fake.running and tokens == 1, "inflight_requests")
+    await asyncio.sleep(0.2)  # four or five of the sixteen tokens at the pace of the engine
+    call.cancel()
+    cancelled_s = time.monotonic()
+    await front.until(1, "cancelling_requests")
+    await front.until(0, "inflight_requests")
+    assert 0.3 < time.monotonic() - cancelled_s < 1.5
+    assert fake.running == 0
+
+
 async def test_cancelling_one_request_of_a_stream_by_stop_leaves_the_others(front, until_stop):
     stop = [*token_inputs([1])[:3], sync_triton.InferInput("stop", [1, 1], "BOOL")]
     stop[-1].set_data_from_numpy(np.array([[True]]))

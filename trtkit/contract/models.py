@@ -190,8 +190,6 @@ class Admission(_Section):
 
     kv_fraction: Fraction = 0.75
     """Share of the KV pool that admitted requests may reserve; the rest is headroom."""
-    prefill_ms: Milliseconds = 200.0
-    """Time in which the engine is taken to prefill a full prefill zone, until its rate has been seen."""
     max_queue: Annotated[int, Field(ge=1, le=1_000_000)] = 512
     """Requests that may wait, all classes together."""
     starvation_ms: Milliseconds = 30_000.0

@@ -29,8 +29,10 @@ class ProxyConfig:
     metrics_port: int = 0
     drain_grace_s: float = 30.0
     """How long requests may go on after the first signal to stop."""
+    stop_patience_s: float = 1.0
+    """How long an engine may take to let go of a request that it was told to stop, before its call is cancelled."""
     linger_s: float = 30.0
-    """How long a cancelled request may hold its slot while the engine is still working on it."""
+    """How long a cancelled request whose engine tells nothing may hold its slot."""
 
     @classmethod
     def from_plan(

@@ -56,6 +56,9 @@ class Exchange:
         self._upstream_metadata = (*caller.metadata, (TRITON_GRPC_ERROR_HEADER, "true"))
         self._call: Any = None
         self._entered = False
+        self._max_tokens = 0
+        self._unconfirmed = False
+        """Whether the upstream call was given up without knowing that the engine had let go."""
         self._ending: Ending | None = None
         self._over = asyncio.Event()
         """Set when nothing of the request is left, here or at the engine."""
@@ -97,6 +100,8 @@ class Exchange:
         except grpc.aio.AioRpcError as error:
             return self._upstream_failed(error)
         finally:
+            if self._unconfirmed:
+                await self._sit_out()
             self._core.gate.leave(self._upstream_id)
 
     async def _admit(self, call: LlmRequest, *, unary: bool) -> None:
@@ -123,6 +128,7 @@ class Exchange:
             client_s=client_s,
             streams=call.streams,
         )
+        self._max_tokens = size.max_tokens
         self.facts.clipped_to = size.max_tokens if size.clipped else None
         self.facts.deadline_s = request.limits.total_s
         self._timeline.streams = call.streams
@@ -192,17 +198,24 @@ class Exchange:
         """Make the engine drop the request.
 
         Its stream stays open meanwhile, because only its end tells when the engine has really let go: cancelling the
-        call would hide that, and does not reach a model behind an ensemble. It is cancelled where stopping is not
-        possible, and at the end of patience.
+        call would hide that, and does not reach a model behind an ensemble. The call is cancelled where stopping is
+        not possible, and after a while for a model that does not listen to it.
         """
-        give_up_s = self._core.clock() + self._core.config.linger_s
+        give_up_s = self._core.clock() + self._core.config.stop_patience_s
         while not self._over.is_set() and self._core.clock() < give_up_s:
             if not await self._core.upstream.stop(self._upstream_id):
                 break
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._over.wait(), _STOP_AGAIN_S)
-        if self._call is not None:
+        if self._call is not None and not self._over.is_set():
+            self._unconfirmed = True
             self._call.cancel()
+
+    async def _sit_out(self) -> None:
+        """Keep the slot for as long as the rest would have taken: nothing tells when the engine is done."""
+        pace_s = self._timeline.tpot_s or 0.0
+        rest_s = pace_s * (self._max_tokens - self._timeline.tokens)
+        await asyncio.sleep(min(max(rest_s, 0.0), self._core.config.linger_s))
 
     async def _stop_namesakes(self, call: LlmRequest) -> Ending:
         """Serve a client's own ``stop`` request, which names the other request by its id."""
