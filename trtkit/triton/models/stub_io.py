@@ -7,6 +7,7 @@ and its auto-complete pass lacks most classes: nothing of it is touched at modul
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -146,10 +147,38 @@ def parameters(request: Any) -> dict[str, Any]:
     return values
 
 
-def finish(sender: Any, last: Any | None = None) -> None:
-    """Send the final flag, with a last response or alone."""
-    flag = _stub().TRITONSERVER_RESPONSE_COMPLETE_FINAL
-    if last is None:
-        sender.send(flags=flag)
-    else:
-        sender.send(last, flags=flag)
+class Reply:
+    """The responses to one request: any number of them, then exactly one final flag.
+
+    Triton 24.10 frees a request with its final flag, and crashes as a whole when a sender is asked afterwards
+    whether its client has cancelled. So the question and the flag exclude each other here.
+    """
+
+    def __init__(self, request: Any) -> None:
+        self.closed = False
+        self._sender = request.get_response_sender()
+        self._lock = threading.Lock()
+        self._spell_code = SPELL_CODE in parameters(request)
+
+    def send(self, answer: Any) -> None:
+        """Send a response that is not the last."""
+        self._sender.send(answer)
+
+    def finish(self, last: Any | None = None) -> None:
+        """Send the final flag, with a last response or alone."""
+        flag = _stub().TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        with self._lock:
+            self.closed = True
+            if last is None:
+                self._sender.send(flags=flag)
+            else:
+                self._sender.send(last, flags=flag)
+
+    def fail(self, error: Exception) -> None:
+        """End the request with an error."""
+        self.finish(failure(error, spell_code=self._spell_code))
+
+    def is_cancelled(self) -> bool:
+        """Return whether the client went away before the final flag was sent."""
+        with self._lock:
+            return not self.closed and bool(self._sender.is_cancelled())

@@ -11,9 +11,9 @@ import threading
 
 import triton_python_backend_utils as pb_utils
 from trtkit_gauges import Gauges
-from trtkit_io import Refusal, Settings, failure, finish
+from trtkit_io import Refusal, Reply, Settings
 from trtkit_job import Job, Jobs
-from trtkit_request import check_supported, flag, generation_requests, spells_code
+from trtkit_request import check_supported, flag, generation_requests
 
 from trtkit.engine.cpu.runtime import CpuEngine
 
@@ -45,38 +45,30 @@ class TritonPythonModel:
     def execute(self, requests):
         """Take the requests and return at once; responses follow."""
         for request in requests:
-            sender = request.get_response_sender()
+            reply = Reply(request)
             try:
                 if flag(request, "stop"):
-                    self._stop(request.request_id(), sender)
+                    self._stop(request.request_id(), reply)
                 else:
-                    self._start(request, sender)
+                    self._start(request, reply)
             except Exception as error:
-                finish(sender, failure(error, spell_code=spells_code(request)))
+                reply.fail(error)
 
-    def _start(self, request, sender):
+    def _start(self, request, reply):
         check_supported(request)
         rows = generation_requests(request, next(self._numbers))
         exclude_input = flag(request, "exclude_input_in_output", default=self._exclude_input)
-        job = Job(request, sender, rows, exclude_input=exclude_input)
+        job = Job(request.request_id(), reply, rows, exclude_input=exclude_input)
         self._jobs.add(job)
-        submitted = []
-        try:
-            for index, row in enumerate(rows):
-                self._engine.submit(row, lambda chunk, index=index: self._outbox.put((job, index, chunk)))
-                submitted.append(row)
-        except Exception:
-            job.closed = True
-            self._jobs.remove(job)
-            self._cancel(submitted)
-            raise
+        for index, row in enumerate(rows):
+            self._engine.submit(row, lambda chunk, index=index: self._outbox.put((job, index, chunk)))
 
-    def _stop(self, request_id, sender):
+    def _stop(self, request_id, reply):
         if not request_id:
             raise Refusal("Trying to stop a request but request ID is not provided", "INTERNAL")
         for job in self._jobs.with_id(request_id):
             self._cancel(job.rows)
-        finish(sender)
+        reply.finish()
 
     def _cancel(self, rows):
         for row in rows:
@@ -85,18 +77,20 @@ class TritonPythonModel:
     def _send(self):
         while (item := self._outbox.get()) is not None:
             job, index, chunk = item
-            if job.closed:
-                continue
-            try:
-                job.deliver(index, chunk)
-            except Refusal as error:
-                # A sound engine refuses only what the client should not have asked.
-                job.fail(Refusal(str(error), "INTERNAL") if self._engine.failure else error)
-            except Exception as error:
-                job.fail(error)
-            if job.closed:
+            if not job.reply.closed:
+                self._deliver(job, index, chunk)
+            if job.reply.closed:
                 self._jobs.remove(job)
                 self._cancel(job.unfinished_rows)
+
+    def _deliver(self, job, index, chunk):
+        try:
+            job.deliver(index, chunk)
+        except Refusal as error:
+            # A sound engine refuses only what the client should not have asked.
+            job.reply.fail(Refusal(str(error), "INTERNAL") if self._engine.failure else error)
+        except Exception as error:
+            job.reply.fail(error)
 
     def _keep_house(self, period_s):
         while not self._closing.wait(period_s):

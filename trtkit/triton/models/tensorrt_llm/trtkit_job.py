@@ -3,8 +3,7 @@
 import threading
 
 import numpy as np
-from trtkit_io import Refusal, failure, finish, response, tensor
-from trtkit_request import spells_code
+from trtkit_io import Refusal, response, tensor
 
 CONTEXT_TOKENS = 16
 """Enough tokens before a chunk for any tokenizer to decode the chunk as in the whole text."""
@@ -40,14 +39,12 @@ class Row:
 
 
 class Job:
-    """The rows of one Triton request; closed once the final flag is out."""
+    """The rows of one Triton request and the reply that they share."""
 
-    def __init__(self, request, sender, requests, *, exclude_input):
-        self.request_id = request.request_id()
-        self._spell_code = spells_code(request)
+    def __init__(self, request_id, reply, requests, *, exclude_input):
+        self.request_id = request_id
         self.rows = requests
-        self.closed = False
-        self._sender = sender
+        self.reply = reply
         self._rows = [Row(request) for request in requests]
         self._exclude_input = exclude_input
         self._client_gone = False
@@ -59,9 +56,9 @@ class Job:
 
     def notice_client_gone(self):
         """Return True the first time that the client is found to have cancelled."""
-        if self._client_gone or self.closed or self._spell_code:
-            return False  # the BLS model asks for its clients, and says stop
-        self._client_gone = self._sender.is_cancelled()
+        if self._client_gone:
+            return False
+        self._client_gone = self.reply.is_cancelled()
         return self._client_gone
 
     def deliver(self, index, chunk):
@@ -71,19 +68,13 @@ class Job:
         if chunk.finish_reason == "cancelled" and self._client_gone:
             raise Refusal("request cancelled by client", "CANCELLED")
         ready = self._rows[index].take(chunk)
-        if ready is None:
+        if ready is None or (self._client_gone and not self._rows[index].finished):
             return
         answer = response(self._outputs(index, chunk, *ready))
         if all(row.finished for row in self._rows):
-            self.closed = True
-            finish(self._sender, answer)
+            self.reply.finish(answer)
         else:
-            self._sender.send(answer)
-
-    def fail(self, error):
-        """End the request with an error."""
-        self.closed = True
-        finish(self._sender, failure(error, spell_code=self._spell_code))
+            self.reply.send(answer)
 
     def _outputs(self, index, chunk, tokens, context, log_probs):
         request = self.rows[index]

@@ -1,6 +1,6 @@
 """From TensorRT-LLM's tensors to the engine's requests, one per batch row."""
 
-from trtkit_io import SPELL_CODE, Refusal, array, parameters, refuse_above, refuse_inputs
+from trtkit_io import Refusal, array, refuse_above, refuse_inputs
 from trtkit_text import decode_word_list
 
 from trtkit.engine.cpu.request import GenerationRequest
@@ -60,11 +60,6 @@ def flag(request, name, *, default=False):
     """Return a BOOL input of the first row."""
     values = array(request, name)
     return default if values is None else bool(values.reshape(-1)[0])
-
-
-def spells_code(request):
-    """Return whether errors go to the BLS model, see ``failure``."""
-    return SPELL_CODE in parameters(request)
 
 
 def check_supported(request):

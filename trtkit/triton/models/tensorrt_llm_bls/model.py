@@ -9,11 +9,10 @@ import triton_python_backend_utils as pb_utils
 from trtkit_io import (
     SPELL_CODE,
     Refusal,
+    Reply,
     Settings,
     array,
     child_error,
-    failure,
-    finish,
     parameters,
     refuse_above,
     refuse_inputs,
@@ -61,7 +60,7 @@ class TritonPythonModel:
         """Take the requests and return at once; responses follow."""
         for request in requests:
             request_id = request.request_id() or uuid.uuid4().hex
-            relay = Relay(request_id, request.get_response_sender(), self._tokenizer.decode, self._accumulate)
+            relay = Relay(request_id, Reply(request), self._tokenizer.decode, self._accumulate)
             self._relays.add(relay)
             self._pool.submit(self._serve, request, relay)
 
@@ -71,7 +70,7 @@ class TritonPythonModel:
             prepared = self._preprocess(request, relay)
             relay.run(self._child(request, relay, prepared), streaming=_flag(request, "stream"))
         except Exception as error:
-            finish(relay.sender, failure(error))
+            relay.reply.fail(error)
         finally:
             self._relays.discard(relay)
 

@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 import numpy as np
-from trtkit_io import Refusal, array, child_error, finish, response, result, tensor, text_tensor
+from trtkit_io import Refusal, array, child_error, response, result, tensor, text_tensor
 from trtkit_text import IncrementalDetokenizer
 from trtkit_wiring import RESULTS
 
@@ -11,9 +11,9 @@ from trtkit_wiring import RESULTS
 class Relay:
     """State of one request; rows of a batch are told apart by the engine's batch_index."""
 
-    def __init__(self, request_id, sender, decode, accumulate):
+    def __init__(self, request_id, reply, decode, accumulate):
         self.request_id = request_id
-        self.sender = sender
+        self.reply = reply
         self._accumulate = accumulate
         self._detokenizers = defaultdict(lambda: IncrementalDetokenizer(decode))
         self._texts = defaultdict(str)
@@ -21,7 +21,7 @@ class Relay:
 
     def notice_client_gone(self):
         """Return whether the client has cancelled."""
-        self._client_gone = self._client_gone or self.sender.is_cancelled()
+        self._client_gone = self._client_gone or self.reply.is_cancelled()
         return self._client_gone
 
     def wanted_outputs(self, request):
@@ -44,12 +44,12 @@ class Relay:
                 raise child_error(answer)
             tokens = result(answer, "output_ids")
             if tokens is not None and not self._client_gone:
-                self.sender.send(self._answer(answer, tokens, streaming))
+                self.reply.send(self._answer(answer, tokens, streaming))
         self._raise_if_gone()
         for row, detokenizer in self._detokenizers.items():
             if tail := detokenizer.flush():
-                self.sender.send(self._tail(row, tail))
-        finish(self.sender)
+                self.reply.send(self._tail(row, tail))
+        self.reply.finish()
 
     def _raise_if_gone(self):
         if self._client_gone:
