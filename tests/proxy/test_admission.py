@@ -107,11 +107,14 @@ def test_an_urgent_newcomer_sheds_the_newest_of_the_least_urgent_sheddable_class
     assert gate.would_refuse(LOW)
 
 
-def test_what_is_not_sheddable_is_kept():
+def test_what_is_not_sheddable_is_kept_and_takes_no_place_from_an_urgent_newcomer():
     gate = admission(max_queue=1)
     gate.offer(request("running"), 0)
     gate.offer(request("low", LOW), 0)
-    assert ids(gate.offer(request("urgent"), 0), Refuse) == ["urgent"]
+    assert not gate.would_refuse(HIGH)
+    assert gate.offer(request("urgent"), 0) == []
+    assert ids(gate.offer(request("second"), 0), Refuse) == ["second"]
+    assert ids(gate.offer(request("another low", LOW), 0), Refuse) == ["another low"]
 
 
 def test_an_urgent_newcomer_that_fits_passes_a_full_queue_that_does_not():
@@ -206,6 +209,7 @@ def test_lower_bands_do_not_count_in_the_pushback_of_an_urgent_request():
     gate = admission(max_queue=1, prefill=2000)
     gate.offer(request("running"), 0)
     gate.offer(request("low", LOW, prompt=50_000), 0)
+    gate.offer(request("first", prompt=0), 0)
     (refusal,) = gate.offer(request("urgent", prompt=500), 0)
     assert refusal.pushback_ms == 100
 

@@ -191,7 +191,7 @@ class Admission(_Section):
     kv_fraction: Fraction = 0.75
     """Share of the KV pool that admitted requests may reserve; the rest is headroom."""
     max_queue: Annotated[int, Field(ge=1, le=1_000_000)] = 512
-    """Requests that may wait, all classes together."""
+    """Requests that may wait; less urgent ones take no place from more urgent ones."""
     starvation_ms: Milliseconds = 30_000.0
     """A request that waited this long goes before every band: the bound that strict priority cannot break."""
 

@@ -68,9 +68,7 @@ class Admission:
 
     def would_refuse(self, priority: int) -> bool:
         """Tell, before its size is known, whether a request of this band would find no place."""
-        if len(self.queue) < self._max_queue or self.queue.newest_sheddable(priority):
-            return False
-        return not any(ticket.request.priority > priority for ticket in self.queue.heads())
+        return self.queue.ahead(priority) >= self._max_queue and not self.queue.newest_sheddable(priority)
 
     def pushback_ms(self, reason: Reason, priority: int, prompt_tokens: int, now_s: float) -> int | None:
         """Return when a refused request may come back: -1 is never, None is nothing to say."""
@@ -181,9 +179,11 @@ class Admission:
         if len(self.queue) <= self._max_queue:
             return []
         victim = self.queue.newest_sheddable(newcomer.request.priority)
-        if victim is None:
-            return [self._end(newcomer, Reason.QUEUE_FULL, now_s)]
-        return [self._end(victim, Reason.SHED, now_s)]
+        if victim is not None:
+            return [self._end(victim, Reason.SHED, now_s)]
+        # Less urgent classes that may not be shed take no place from this one.
+        full = self.queue.ahead(newcomer.request.priority) > self._max_queue
+        return [self._end(newcomer, Reason.QUEUE_FULL, now_s)] if full else []
 
     def _end(self, ticket: Ticket, reason: Reason, now_s: float) -> Decision:
         request = ticket.request

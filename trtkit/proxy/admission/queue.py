@@ -75,6 +75,10 @@ class BandQueue:
         ]
         return max(below, key=lambda waiting: waiting.priority).newest() if below else None
 
+    def ahead(self, priority: int) -> int:
+        """Return how many requests wait in this band and above."""
+        return sum(len(each.tickets) for each in self._classes.values() if each.priority <= priority)
+
     def tokens_ahead(self, priority: int) -> int:
         """Return the prompt tokens that wait in this band and above."""
         return sum(each.prompt_tokens for each in self._classes.values() if each.priority <= priority)
