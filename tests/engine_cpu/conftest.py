@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -176,9 +177,12 @@ class Reply:
 
     chunks: list[TokenChunk] = field(default_factory=list)
     done: threading.Event = field(default_factory=threading.Event)
+    first_s: float = 0.0
+    """When the first chunk came."""
 
     def __call__(self, chunk: TokenChunk) -> None:
         assert not self.done.is_set(), "a chunk after the last one"
+        self.first_s = self.first_s or time.monotonic()
         self.chunks.append(chunk)
         if chunk.finish_reason is not None:
             self.done.set()

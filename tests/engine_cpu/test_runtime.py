@@ -186,6 +186,19 @@ def test_small_pool_delays_but_changes_nothing(
         prompts = [[*(prompt + tokens)[:190], 7] for prompt, tokens in zip(prompts, expected, strict=True)]
 
 
+def test_only_what_can_finish_enters(serve: Any, engine_dir: Path, tmp_path: Path) -> None:
+    """Nine blocks each on a pool of 20: two run, four wait, none is evicted."""
+    small = serve(with_pool(engine_dir, tmp_path / "engine", 20))
+    replies = [small.start([i] * 100, 188) for i in range(6)]
+    wait_until(lambda: small.engine.stats().active == 2)
+    assert small.engine.stats().waiting == 4
+    while not all(reply.done.is_set() for reply in replies):
+        assert small.engine.stats().active <= 2
+        time.sleep(0.005)
+    first_seen = [reply.first_s for reply in replies]
+    assert first_seen == sorted(first_seen)
+
+
 def test_request_larger_than_the_pool_is_refused(serve: Any, engine_dir: Path, tmp_path: Path) -> None:
     small = serve(with_pool(engine_dir, tmp_path / "engine", 4))
     said = "prompt of 100 tokens plus max_tokens 29 needs 5 KV blocks of 32 tokens, the pool has 4"
