@@ -96,6 +96,14 @@ def test_bad_words_with_sampling_repeat_by_seed(client: Any) -> None:
     assert client.ask(PROMPT, 30, bad_words=bad_words, **(sampled | {"seed": 6})).tokens != banned
 
 
+@pytest.mark.parametrize("fields", [{}, {"temperature": 1.0}])
+def test_nothing_left_to_say_is_an_error_of_its_own_request(client: Any, fields: dict[str, Any]) -> None:
+    everything = tuple((token,) for token in range(400))
+    reply = client.ask(PROMPT, 4, bad_words=everything, **fields)
+    assert reply.chunks[0].message == "the bad words leave no token to go on with"
+    assert client.ask(PROMPT, 4).reason is FinishReason.LENGTH
+
+
 def test_end_id_is_honoured_after_a_ban(client: Any, next_logits: NextLogits) -> None:
     bad_words = ((client.ask(PROMPT, 4).tokens[3],),)
     expected = greedy(next_logits, bad_words, 20)

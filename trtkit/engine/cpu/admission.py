@@ -48,7 +48,7 @@ def _length_checks(request: GenerationRequest, folder: EngineFolder) -> Iterator
 def _sampling_checks(request: GenerationRequest) -> Iterator[tuple[bool, str]]:
     ranges = (
         ("temperature", 0.0, float("inf")),
-        ("top_k", 0, float("inf")),
+        ("top_k", 0, 2**31 - 1),
         ("top_p", 0.0, 1.0),
         ("min_tokens", 0, request.max_tokens),
         ("seed", 0, 2**64 - 1),

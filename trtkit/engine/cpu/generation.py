@@ -73,6 +73,8 @@ class Generation:
 
     def advance(self) -> None:
         """Take the tokens of the last step and hand out what is certain."""
+        if self.ended:
+            return
         if self.phase is Phase.BY_HAND:
             self._choose()
         elif self._decoding is not None:
@@ -102,12 +104,9 @@ class Generation:
         history = self._history()
         logits = self._oracle.next_logits(history)
         self._take(Token(*choose(logits, self.request, self._generated, self._bans.completing(history))))
-        if self.ended:
-            return
-        if self.request.presence_penalty or self.request.frequency_penalty:
-            self.phase = Phase.BY_HAND
-        else:
-            self.phase = Phase.WAITING
+        if not self.ended:
+            penalized = self.request.presence_penalty or self.request.frequency_penalty
+            self.phase = Phase.BY_HAND if penalized else Phase.WAITING
 
     def _take(self, token: Token) -> None:
         if self.request.stops_at_end_id and token.id == self.request.end_id:
@@ -116,11 +115,13 @@ class Generation:
             return
         self._generated.append(token.id)
         self._ready += self._guard.push(token)
-        if not self._guard.stopped and len(self._generated) == self.request.max_tokens:
+        full = len(self._generated) == self.request.max_tokens
+        if full and not self._guard.stopped:
             self._ready += self._guard.flush()
-            self._close(FinishReason.LENGTH)
         if self._guard.stopped:
             self._close(FinishReason.STOP_WORDS)
+        elif full:
+            self._close(FinishReason.LENGTH)
 
     def _close(self, reason: FinishReason, message: str = "") -> None:
         """Enter the last phase."""
@@ -137,12 +138,8 @@ class Generation:
         if not self.ended and not (self._ready and self.request.streaming):
             return
         tokens, self._ready = self._ready, []
-        try:
-            self._on_tokens(self._chunk(tokens))
-        except Exception:  # a caller's bug must not stop the others
-            _log.exception("request %s: its receiver failed", self.request.request_id)
-            if not self.ended:
-                self._close(FinishReason.ERROR)
+        if not deliver(self._on_tokens, self._chunk(tokens)) and not self.ended:
+            self._close(FinishReason.ERROR)
 
     def _chunk(self, tokens: list[Token]) -> TokenChunk:
         log_probs = tuple(token.log_prob for token in tokens)
@@ -158,3 +155,13 @@ class Generation:
 
     def _history(self) -> list[int]:
         return self.request.input_ids + self._generated
+
+
+def deliver(on_tokens: OnTokens, chunk: TokenChunk) -> bool:
+    """Call a receiver; return False if it failed, which must not stop the others."""
+    try:
+        on_tokens(chunk)
+    except Exception:
+        _log.exception("a receiver of tokens failed")
+        return False
+    return True

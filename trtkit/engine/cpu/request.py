@@ -6,24 +6,6 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 
-UNSUPPORTED = frozenset(
-    {
-        "beam_width",
-        "embedding_bias",
-        "prompt_embedding_table",
-        "prompt_vocab_size",
-        "lora_task_id",
-        "lora_weights",
-        "lora_config",
-        "draft_input_ids",
-        "draft_logits",
-        "draft_acceptance_threshold",
-        "return_context_logits",
-        "return_generation_logits",
-    }
-)
-"""Inputs of TensorRT-LLM's Triton model that this back end cannot honour (``beam_width`` above 1)."""
-
 
 class FinishReason(str, enum.Enum):
     """Why a generation ended."""

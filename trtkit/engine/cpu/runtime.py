@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -12,13 +13,15 @@ from pathlib import Path
 
 from trtkit.engine.cpu.admission import refusal
 from trtkit.engine.cpu.folder import EngineFolder
-from trtkit.engine.cpu.generation import Generation, Phase, Workshop
+from trtkit.engine.cpu.generation import Generation, Phase, Workshop, deliver
 from trtkit.engine.cpu.kv import BLOCK_TOKENS
 from trtkit.engine.cpu.oracle import Oracle, OracleSession
 from trtkit.engine.cpu.pipeline import Pipeline, reason
 from trtkit.engine.cpu.request import EngineStats, FinishReason, GenerationRequest, OnTokens, TokenChunk
 from trtkit.engine.cpu.vocabulary import TextVocabulary
 from trtkit.errors import InputError
+
+_log = logging.getLogger(__name__)
 
 YIELD_S = 0.0002
 """Pause after tokens were handed out. A step holds Python's lock, so without it whoever sends them would wait for
@@ -82,8 +85,8 @@ class CpuEngine:
         for generation in self._live.values():
             generation.end(FinishReason.CANCELLED, "the engine was closed")
         self._live.clear()
-        if not self.failure:
-            self._step()  # frees their blocks
+        while self._pipeline.busy and not self.failure:
+            self._step()  # until their blocks are free
 
     def _obey(self) -> bool:
         """Carry out the commands that have come; wait for one when there is nothing to do. False at the end."""
@@ -115,14 +118,14 @@ class CpuEngine:
             generation.end(FinishReason.CANCELLED)
 
     def _step(self) -> None:
+        self._let_in()
         try:
-            self._let_in()
             if self._pipeline.busy:
                 self._pipeline.step()
-            for generation in self._live.values():
-                generation.advance()
-        except RuntimeError as error:
+        except Exception as error:
             self._fail(reason(error))
+        for generation in self._live.values():
+            self._alone(generation, generation.advance)
         self._live = {key: live for key, live in self._live.items() if live.phase is not Phase.ENDED}
         waiting = sum(live.phase is Phase.WAITING for live in self._live.values())
         self._stats = replace(
@@ -136,11 +139,24 @@ class CpuEngine:
     def _let_in(self) -> None:
         """Let waiting requests into the pipeline, in order of arrival, up to the first that finds no room."""
         for generation in self._live.values():
-            if generation.phase is Phase.WAITING and not generation.enter():
+            if generation.phase is Phase.WAITING and not self._alone(generation, generation.enter):
                 break
+
+    def _alone(self, generation: Generation, act: Callable[[], object]) -> object:
+        """Do one request's part of a step; what goes wrong in it ends that request and no other."""
+        try:
+            return act()
+        except InputError as error:
+            generation.end(FinishReason.ERROR, error.message)
+            return error
+        except Exception as error:
+            _log.exception("request %s failed", generation.request.request_id)
+            generation.end(FinishReason.ERROR, reason(error))
+            return error
 
     def _fail(self, message: str) -> None:
         """Give up: after an error inside a step the pipeline's state is unknown."""
+        _log.error("the engine failed: %s", message)
         self.failure = f"the engine failed: {message}"
         for generation in self._live.values():
             if not generation.ended:
@@ -148,4 +164,4 @@ class CpuEngine:
 
 
 def _refuse(on_tokens: OnTokens, message: str) -> None:
-    on_tokens(TokenChunk(finish_reason=FinishReason.ERROR, message=message))
+    deliver(on_tokens, TokenChunk(finish_reason=FinishReason.ERROR, message=message))

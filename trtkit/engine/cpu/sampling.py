@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trtkit.engine.cpu.request import GenerationRequest
+from trtkit.errors import InputError
 
 Logits = npt.NDArray[np.float32]
 
@@ -31,7 +32,7 @@ def pipeline_config(request: GenerationRequest, generated: int = 0) -> Any:
     config.do_sample = not request.greedy
     if not request.greedy:
         # A draw must not repeat the random numbers of the part before it.
-        config.rng_seed = (request.seed or 0) + generated
+        config.rng_seed = ((request.seed or 0) + generated) % 2**64
         config.temperature = 1.0 if request.temperature is None else request.temperature
         config.top_p = request.top_p or 1.0
         if request.top_k:
@@ -42,11 +43,17 @@ def pipeline_config(request: GenerationRequest, generated: int = 0) -> Any:
 def choose(
     logits: Logits, request: GenerationRequest, generated: Sequence[int], masked: Iterable[int]
 ) -> tuple[int, float]:
-    """Choose the next token after ``generated`` without any of ``masked``; return it and its log-probability."""
+    """Choose the next token after ``generated`` without any of ``masked``; return it and its log-probability.
+
+    Raises:
+        InputError: No token is left.
+    """
     row = penalized(logits, request, generated)
     row[list(masked)] = -np.inf
     if request.stops_at_end_id and len(generated) < (request.min_tokens or 0):
         row[request.end_id] = -np.inf
+    if not np.isfinite(row).any():
+        raise InputError("the bad words leave no token to go on with")
     if request.greedy:
         token = int(row.argmax())
         return token, float(log_softmax(row)[token])
