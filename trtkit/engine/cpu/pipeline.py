@@ -47,8 +47,8 @@ class Decoding:
     def leave(self) -> None:
         """Leave the batch: at once, or when the prompt is done.
 
-        A block gets its hash for prefix reuse when it is allocated, not when it is filled. If a sequence were
-        cancelled between two pieces of its prompt, later requests would reuse a block that is half empty.
+        Seen with OpenVINO GenAI 2026.4 and prefix reuse: after a cancel between two pieces of a prompt, the same
+        prompt gets another answer later, as if a block were reused that was never filled.
         """
         self._leaving = True
         if self.prefilled:
@@ -101,8 +101,8 @@ class Pipeline:
     def has_room(self, request: GenerationRequest, generated: Sequence[int]) -> bool:
         """Tell whether a request can enter and surely finish, as TensorRT-LLM's ``guaranteed_no_evict`` does.
 
-        The pipeline would take more and evict later, but a sequence that was evicted and computed again with
-        reused blocks can come out different. Prompts enter one step's worth at a time, so that one that waits
+        The pipeline would take more and evict later, but with prefix reuse a sequence that was evicted can come
+        out different (OpenVINO GenAI 2026.4: 7 of 60 on a pool of 24 blocks). Prompts enter one step's worth at a time, so that one that waits
         can still be cancelled for nothing.
         """
         prompt_tokens = len(request.input_ids) + len(generated)

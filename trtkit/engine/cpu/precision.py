@@ -8,9 +8,9 @@ from typing import Any
 # Measured on SmolLM2-135M, bf16 and INT8 weights: 12 prompts alone, among 8, among 32, joining one by one, and after
 # their first halves were cached. Greedy texts of 40 tokens that stayed the same in the worst case:
 #     f32 + f32 or f16 KV    12 of 12
-#     f32 + u8 KV            11: keys are quantized per block, so a token's value depends on its neighbours
-#     bf16 + bf16 or u8 KV    9: about 1.7 times as fast, but sums are rounded differently in batches of other sizes
-#     dynamic quantization    8: about 1.8 times as fast, activations are rounded to 8 bits in groups of 32
+#     f32 + u8 KV            11
+#     bf16 + bf16 KV          9, about 1.7 times as fast
+#     dynamic quantization    8, about 1.8 times as fast (f32, groups of 32, INT8 weights)
 INFERENCE_PRECISION = "f32"
 KV_CACHE_PRECISION = "f16"
 """Half the memory of f32, and rounding that depends on nothing but the value itself."""
