@@ -102,8 +102,8 @@ class Pipeline:
         """Tell whether a request can enter and surely finish, as TensorRT-LLM's ``guaranteed_no_evict`` does.
 
         The pipeline would take more and evict later, but with prefix reuse a sequence that was evicted can come
-        out different (OpenVINO GenAI 2026.4: 7 of 60 on a pool of 24 blocks). Prompts enter one step's worth at a time, so that one that waits
-        can still be cancelled for nothing.
+        out different (OpenVINO GenAI 2026.4: 7 of 60 on a pool of 24 blocks). Prompts enter one step's worth at
+        a time, so that one that waits can still be cancelled for nothing.
         """
         prompt_tokens = len(request.input_ids) + len(generated)
         prefilling = sum(decoding.prompt_tokens for decoding in self._inside if not decoding.prefilled)
