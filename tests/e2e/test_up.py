@@ -27,11 +27,25 @@ def environment(home):
     return {**os.environ, "TRTKIT_HOME": str(home)}
 
 
-def traces(home):
-    """Return processes and shared memory of this test's servers."""
-    shared = [path.name for path in Path("/dev/shm").iterdir() if path.name.startswith("trtkit-")]
-    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
-    return shared, [each for each in commands if str(home).encode() in each]
+def commands():
+    return [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+
+
+def orphans():
+    """Return the shared memory regions of servers of which no process is left."""
+    prefix = len("trtkit-0123456789ab")
+    regions = [path.name for path in Path("/dev/shm").glob("trtkit-*")]
+    return [name for name in regions if not any(name[:prefix].encode() in command for command in commands())]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(home):
+    yield
+    deadline = time.monotonic() + 20
+    while any(str(home).encode() in command for command in commands()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert [command for command in commands() if str(home).encode() in command] == []
+    assert orphans() == []
 
 
 def test_one_command_goes_the_whole_road_and_leaves_nothing(home):
@@ -43,8 +57,9 @@ def test_one_command_goes_the_whole_road_and_leaves_nothing(home):
     result = json.loads(run.stdout)
     assert "Paris" in result["answer"]
     assert {row["class_name"] for row in result["classes"]} == {"interactive", "standard", "batch"}
-    assert sum(row["ok"] for row in result["classes"]) == sum(row["requests"] for row in result["classes"]) == 9
-    assert traces(home) == ([], [])
+    assert (
+        sum(row["ok"] for row in result["classes"]) == sum(row["requests"] for row in result["classes"]) == 9
+    )
 
 
 def test_the_second_build_is_a_hit(home):
@@ -58,7 +73,10 @@ def test_the_second_build_is_a_hit(home):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_kept_up_it_ends_cleanly_on_a_signal(home, number):
     process = subprocess.Popen(
-        command("up", CONTRACT, "--keep", "--requests", 1), env=environment(home), stderr=subprocess.PIPE, text=True
+        command("up", CONTRACT, "--keep", "--requests", 1),
+        env=environment(home),
+        stderr=subprocess.PIPE,
+        text=True,
     )
     lines = iter(process.stderr.readline, "")
     where = next(line for line in lines if line.startswith("proxy: "))
@@ -68,18 +86,16 @@ def test_kept_up_it_ends_cleanly_on_a_signal(home, number):
     process.send_signal(number)
     assert process.wait(30) == 0
     process.stderr.close()
-    assert traces(home) == ([], [])
 
 
 def test_a_killed_parent_takes_its_server_along(home):
     process = subprocess.Popen(
-        command("up", CONTRACT, "--keep", "--requests", 1), env=environment(home), stderr=subprocess.PIPE, text=True
+        command("up", CONTRACT, "--keep", "--requests", 1),
+        env=environment(home),
+        stderr=subprocess.PIPE,
+        text=True,
     )
     next(line for line in iter(process.stderr.readline, "") if line.startswith("up until Ctrl-C"))
     process.kill()
     process.wait()
     process.stderr.close()
-    deadline = time.monotonic() + 20
-    while traces(home) != ([], []) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert traces(home) == ([], [])
