@@ -19,9 +19,9 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint
 from trtkit.engine.cpu.compile import compile_engine
-from trtkit.engine.cpu.kv import kv_cache_bytes_per_token
 from trtkit.engine.cpu.request import FinishReason, GenerationRequest, TokenChunk
 from trtkit.engine.cpu.runtime import CpuEngine
+from trtkit.plan.kv import kv_bytes_per_token
 from trtkit.plan.model import ModelConfig
 from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Zones
 
@@ -123,7 +123,7 @@ def tiny_plan(**limits: int) -> Plan:
     model = ModelConfig("LlamaForCausalLM", 64, 2, 4, 2, 16, 96, VOCAB, "silu", 1e-5, 512, 1e4, None, False, False,
                         False, "bfloat16", 1, (2,), None)  # fmt: skip
     shape = {"max_batch_size": 32, "max_input_len": 200, "max_seq_len": 300, "max_num_tokens": 128}
-    kv_bytes = kv_cache_bytes_per_token(2, 2, 16)
+    kv_bytes = kv_bytes_per_token("cpu", num_layers=2, num_kv_heads=2, head_size=16)
     return Plan(
         name="tiny", backend="cpu", gpu=None, tensor_parallel=1, pipeline_parallel=1, threads=1, dtype="bfloat16",
         model=model, quantization=QuantPlan("none", "auto", None, None),

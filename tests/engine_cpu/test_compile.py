@@ -13,11 +13,11 @@ import pytest
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint
 from trtkit.engine.cpu.compile import compile_engine
 from trtkit.engine.cpu.folder import EngineFolder
-from trtkit.engine.cpu.kv import kv_cache_bytes_per_token
 from trtkit.engine.cpu.pipeline import Pipeline
 from trtkit.engine.cpu.request import GenerationRequest
 from trtkit.engine.cpu.runtime import CpuEngine
 from trtkit.errors import InputError, StageError
+from trtkit.plan.kv import kv_bytes_per_token
 from trtkit.plan.types import Plan
 
 
@@ -74,7 +74,9 @@ def test_pool_is_as_large_as_the_plan_thinks(engine_dir: Path) -> None:
     pipeline.enter(GenerationRequest("a", [1], 1))
     pipeline.step()
     pool_bytes = pipeline._pipeline.get_metrics().cache_size_in_bytes
-    assert pool_bytes == folder.kv_blocks * 32 * kv_cache_bytes_per_token(2, 2, 16)
+    assert pool_bytes == folder.kv_blocks * 32 * kv_bytes_per_token(
+        "cpu", num_layers=2, num_kv_heads=2, head_size=16
+    )
 
 
 def test_other_block_sizes_are_refused(checkpoint: Any, out: Path, with_limits: Callable[..., Plan]) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from trtkit.plan.model import ModelConfig
-
 # OpenVINO's pool holds float16: per layer two tensors of (blocks, KV heads, 32, head size), no padding, no scales.
 _ELEMENT_BYTES = {"cpu": 2}
 
 
-def kv_bytes_per_token(backend: str, model: ModelConfig) -> int:
+def kv_bytes_per_token(backend: str, *, num_layers: int, num_kv_heads: int, head_size: int) -> int:
     """Return the KV cache's bytes for one token over all layers.
 
     SmolLM2-135M on the CPU, as measured from the pool's size: 2 x 30 layers x 3 heads x 64 x 2 B = 23 040 B.
     """
-    return 2 * model.num_layers * model.num_kv_heads * model.head_size * _ELEMENT_BYTES[backend]
+    return 2 * num_layers * num_kv_heads * head_size * _ELEMENT_BYTES[backend]

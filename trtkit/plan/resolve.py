@@ -97,7 +97,12 @@ def _memory(contract: Contract, model: ModelConfig, machine: Machine, limits: En
     kv_cache = contract.engine.kv_cache
     weights = weights_bytes(model, WEIGHTS[contract.quantization.weights.value], contract.model.dtype.value)
     activations = activation_bytes(model, limits.max_num_tokens, limits.max_batch_size)
-    per_token = kv_bytes_per_token(contract.engine.backend.value, model)
+    per_token = kv_bytes_per_token(
+        contract.engine.backend.value,
+        num_layers=model.num_layers,
+        num_kv_heads=model.num_kv_heads,
+        head_size=model.head_size,
+    )
     free = None if machine.memory_bytes is None else machine.memory_bytes - weights - activations
     tokens = kv_pool_tokens(
         wanted_tokens=kv_cache.max_tokens or limits.max_batch_size * limits.max_seq_len,
