@@ -1,30 +1,14 @@
 """The main job as a user runs it: one command, the real model, a real Triton, and nothing left behind."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-CONTRACT = Path(__file__).parents[2] / "build_configs" / "smollm2-135m__int8-wo__cpu.yaml"
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    return tmp_path_factory.mktemp("home")
-
-
-def command(*arguments):
-    return [sys.executable, "-m", "trtkit", *map(str, arguments)]
-
-
-def environment(home):
-    return {**os.environ, "TRTKIT_HOME": str(home)}
+from tests.e2e.conftest import CONTRACT
 
 
 def commands():
@@ -39,20 +23,19 @@ def orphans():
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(home):
+def nothing_is_left(machine):
     yield
     deadline = time.monotonic() + 20
-    while any(str(home).encode() in command for command in commands()) and time.monotonic() < deadline:
+    while (
+        any(str(machine.home).encode() in command for command in commands()) and time.monotonic() < deadline
+    ):
         time.sleep(0.2)
-    assert [command for command in commands() if str(home).encode() in command] == []
+    assert [command for command in commands() if str(machine.home).encode() in command] == []
     assert orphans() == []
 
 
-def test_one_command_goes_the_whole_road_and_leaves_nothing(home):
-    run = subprocess.run(
-        command("up", CONTRACT, "--requests", 9, "--rate", 4, "--output", "json"),
-        env=environment(home), capture_output=True, text=True, timeout=170, check=False,
-    )  # fmt: skip
+def test_one_command_goes_the_whole_road(machine):
+    run = machine.run("up", CONTRACT, "--requests", 9, "--rate", 4, "--output", "json")
     assert run.returncode == 0, run.stderr
     result = json.loads(run.stdout)
     assert "Paris" in result["answer"]
@@ -62,40 +45,30 @@ def test_one_command_goes_the_whole_road_and_leaves_nothing(home):
     )
 
 
-def test_the_second_build_is_a_hit(home):
-    run = subprocess.run(
-        command("build", CONTRACT, "--dry-run", "--output", "json"),
-        env=environment(home), capture_output=True, text=True, check=True,
-    )  # fmt: skip
+def test_the_second_build_is_a_hit(machine):
+    run = machine.run("build", CONTRACT, "--dry-run", "--output", "json")
     assert [stage["state"] for stage in json.loads(run.stdout)["stages"]] == ["hit", "hit", "hit"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_kept_up_it_ends_cleanly_on_a_signal(home, number):
-    process = subprocess.Popen(
-        command("up", CONTRACT, "--keep", "--requests", 1),
-        env=environment(home),
-        stderr=subprocess.PIPE,
-        text=True,
+def test_another_limit_compiles_again_but_does_not_convert(machine):
+    run = machine.run(
+        "build", CONTRACT, "--dry-run", "--output", "json", "--set", "engine.limits.max_batch_size=8"
     )
-    lines = iter(process.stderr.readline, "")
-    where = next(line for line in lines if line.startswith("proxy: "))
-    next(line for line in lines if line.startswith("up until Ctrl-C"))
-    with urllib.request.urlopen(where.split()[-1]) as scrape:
+    assert [stage["state"] for stage in json.loads(run.stdout)["stages"]] == ["hit", "build", "build"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_kept_up_it_ends_cleanly_on_a_signal(machine, number):
+    process, _, metrics = machine.keep_up()
+    with urllib.request.urlopen(metrics) as scrape:
         assert b"trtkit_proxy_requests_total" in scrape.read()
     process.send_signal(number)
     assert process.wait(30) == 0
     process.stderr.close()
 
 
-def test_a_killed_parent_takes_its_server_along(home):
-    process = subprocess.Popen(
-        command("up", CONTRACT, "--keep", "--requests", 1),
-        env=environment(home),
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    next(line for line in iter(process.stderr.readline, "") if line.startswith("up until Ctrl-C"))
+def test_a_killed_parent_takes_its_server_along(machine):
+    process, _, _ = machine.keep_up()
     process.kill()
     process.wait()
     process.stderr.close()
