@@ -1,6 +1,7 @@
 """The Python models inside a real tritonserver, in front of a real engine."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 import numpy as np
@@ -188,3 +189,23 @@ def test_log_probs_are_per_token(ask):
     (answer,) = ask("ensemble", text_input="The quick", max_tokens=10, return_log_probs=True, end_id=-1)
     assert answer["output_log_probs"].shape == (1, 1, 10)
     np.testing.assert_allclose(answer["cum_log_probs"].item(), answer["output_log_probs"].sum(), rtol=1e-4)
+
+
+def test_clients_that_go_away_under_load_harm_nobody(ask, server, gauge, eventually):
+    """Triton 24.10's stub frees what its own threads still use unless finished requests rest for a while."""
+
+    def request(number: int) -> int:
+        stream = ask("tensorrt_llm_bls", text_input="a", max_tokens=60, end_id=-1, stream=True)
+        if number % 2:
+            for _, _answer in zip(range(number % 7), stream, strict=False):
+                pass
+            stream.cancel()
+            return 1
+        assert sum(1 for _ in stream) > 0
+        return stream.finals
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(request, range(96))) == [1] * 96
+    eventually(lambda: gauge("active") == 0, 2)
+    eventually(lambda: gauge('="used"') == 0, 1)
+    assert server.failure() == ""

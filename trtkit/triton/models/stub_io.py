@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +149,38 @@ def parameters(request: Any) -> dict[str, Any]:
     return values
 
 
+class Resting:
+    """Keeps what belongs to a finished request alive for a while.
+
+    Threads of Triton 24.10's stub still touch such objects when Python may already have freed them: the one that
+    reports a cancellation wakes whoever asked after they may be gone; the one that takes a child's responses
+    drops them after the last without holding Python's lock. Under load either corrupts the process sooner or
+    later. Both are done within microseconds; a second is ample.
+    """
+
+    REST_S = 1.0
+
+    def __init__(self) -> None:
+        self._resting: deque[tuple[float, Any]] = deque()
+
+    def keep(self, finished: Any) -> None:
+        """Hold on to an object."""
+        self._resting.append((time.monotonic(), finished))
+
+    def responses(self, child: Any) -> Iterator[Any]:
+        """Yield the responses of a decoupled child."""
+        answers = child.exec(decoupled=True)
+        try:
+            yield from answers
+        finally:
+            self.keep(answers)
+
+    def let_go(self, rest_s: float = REST_S) -> None:
+        """Drop what has rested long enough; one thread calls this now and then."""
+        while self._resting and self._resting[0][0] <= time.monotonic() - rest_s:
+            self._resting.popleft()
+
+
 class Reply:
     """The responses to one request: any number of them, then exactly one final flag.
 
@@ -156,6 +190,7 @@ class Reply:
 
     def __init__(self, request: Any) -> None:
         self.closed = False
+        self._request = request  # not to be freed before this reply
         self._sender = request.get_response_sender()
         self._lock = threading.Lock()
         self._spell_code = SPELL_CODE in parameters(request)

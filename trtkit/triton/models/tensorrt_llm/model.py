@@ -11,7 +11,7 @@ import threading
 
 import triton_python_backend_utils as pb_utils
 from trtkit_gauges import Gauges
-from trtkit_io import Refusal, Reply, Settings
+from trtkit_io import Refusal, Reply, Resting, Settings
 from trtkit_job import Job, Jobs
 from trtkit_request import check_supported, flag, generation_requests
 
@@ -27,6 +27,7 @@ class TritonPythonModel:
         self._engine = CpuEngine(settings.path("gpt_model_path"), settings.path("tokenizer_dir"))
         self._exclude_input = settings.flag("exclude_input_in_output", default=False)
         self._jobs = Jobs()
+        self._resting = Resting()
         self._numbers = itertools.count()
         self._outbox = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -81,6 +82,7 @@ class TritonPythonModel:
                 self._deliver(job, index, chunk)
             if job.reply.closed:
                 self._jobs.remove(job)
+                self._resting.keep(job)
                 self._cancel(job.unfinished_rows)
 
     def _deliver(self, job, index, chunk):
@@ -94,6 +96,7 @@ class TritonPythonModel:
 
     def _keep_house(self, period_s):
         while not self._closing.wait(period_s):
+            self._resting.let_go()
             for job in self._jobs.snapshot():
                 if job.notice_client_gone():
                     self._cancel(job.rows)
@@ -111,3 +114,4 @@ class TritonPythonModel:
         for thread in self._threads:
             thread.join()
         self._gauges.close()
+        self._resting.let_go(rest_s=0)

@@ -10,6 +10,7 @@ from trtkit_io import (
     SPELL_CODE,
     Refusal,
     Reply,
+    Resting,
     Settings,
     array,
     child_error,
@@ -49,6 +50,7 @@ class TritonPythonModel:
         )
         self._pool = ThreadPoolExecutor(int(settings.text("max_threads", "64")), "relay")
         self._stops = ThreadPoolExecutor(4, "stop")
+        self._resting = Resting()
         self._relays = set()
         self._closing = threading.Event()
         self._watcher = threading.Thread(
@@ -68,11 +70,13 @@ class TritonPythonModel:
         try:
             self._check(request)
             prepared = self._preprocess(request, relay)
-            relay.run(self._child(request, relay, prepared), streaming=_flag(request, "stream"))
+            child = self._child(request, relay, prepared)
+            relay.run(self._resting.responses(child), streaming=_flag(request, "stream"))
         except Exception as error:
             relay.reply.fail(error)
         finally:
             self._relays.discard(relay)
+            self._resting.keep(relay)
 
     def _check(self, request):
         refuse_inputs(request, UNSUPPORTED)
@@ -114,6 +118,7 @@ class TritonPythonModel:
 
     def _watch(self, period_s):
         while not self._closing.wait(period_s):
+            self._resting.let_go()
             for relay in list(self._relays):
                 # Again and again while it lives: the first stop may overtake the request that it should stop.
                 if relay.notice_client_gone():
@@ -132,7 +137,7 @@ class TritonPythonModel:
                 tensor("stop", one, np.bool_),
             ],
         )
-        for _ in stop.exec(decoupled=True):
+        for _ in self._resting.responses(stop):
             pass
 
     def finalize(self):
@@ -141,6 +146,7 @@ class TritonPythonModel:
         self._watcher.join()
         self._stops.shutdown(cancel_futures=True)
         self._pool.shutdown(cancel_futures=True)
+        self._resting.let_go(rest_s=0)
 
 
 def _flag(request, name):

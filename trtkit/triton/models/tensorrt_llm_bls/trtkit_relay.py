@@ -36,10 +36,10 @@ class Relay:
             *(name for name in optional if name in wanted),
         ]
 
-    def run(self, child, *, streaming):
-        """Relay every response of the engine, then end."""
+    def run(self, answers, *, streaming):
+        """Relay every response of the engine, then end; nothing is asked before the first is taken."""
         self._raise_if_gone()
-        for answer in child.exec(decoupled=True):
+        for answer in answers:
             if answer.has_error():
                 raise child_error(answer)
             tokens = result(answer, "output_ids")
