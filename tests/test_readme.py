@@ -61,7 +61,11 @@ def test_every_metric_is_listed(smollm2):
     registry = CollectorRegistry()
     metrics = Metrics(contract.classes, registry)
     metrics.watch(Admission(contract.admission, plan.zones, plan.limits.tokens_per_block))
-    exported = set(re.findall(r"^# TYPE trtkit_proxy_(\w+?) ", generate_latest(registry).decode(), re.MULTILINE))
+    exported = set(
+        re.findall(r"^# TYPE trtkit_proxy_(\w+?) ", generate_latest(registry).decode(), re.MULTILINE)
+    )
     exported = {name for name in exported if not name.endswith("_created")}
-    listed = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", section("Metrics"), re.MULTILINE))))
+    listed = set(
+        re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", section("Metrics"), re.MULTILINE)))
+    )
     assert exported == listed - {"ttft", "tpot", "deadline", "all"}
