@@ -103,26 +103,36 @@ def plain_progress() -> ProgressCallback:
 
 @contextmanager
 def _bars() -> Iterator[ProgressCallback]:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import (
         BarColumn,
         DownloadColumn,
         Progress,
+        ProgressColumn,
         SpinnerColumn,
+        Task,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
         TransferSpeedColumn,
     )
 
+    class OfBytes(ProgressColumn):
+        """Shows a column for steps that count bytes; others are one step of one."""
+
+        def __init__(self, column: ProgressColumn) -> None:
+            super().__init__()
+            self._column = column
+
+        def render(self, task: Task) -> RenderableType:
+            return self._column.render(task) if (task.total or 0) > 1 else ""
+
     columns = (
         SpinnerColumn(finished_text="✓"),
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
-        DownloadColumn(),
-        TransferSpeedColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        *(OfBytes(column()) for column in (DownloadColumn, TransferSpeedColumn, TimeRemainingColumn)),
     )
     tasks: dict[str, Any] = {}
     with Progress(*columns, console=Console(stderr=True)) as bars:
