@@ -50,6 +50,13 @@ def test_the_second_build_is_a_hit(machine):
     assert [stage["state"] for stage in json.loads(run.stdout)["stages"]] == ["hit", "hit", "hit"]
 
 
+def test_the_engine_is_as_large_as_planned(machine):
+    plan = json.loads(machine.run("plan", CONTRACT, "--output", "json").stdout)["plan"]
+    (manifest,) = machine.home.glob("compile/*/trtkit-manifest.json")
+    built = json.loads(manifest.read_text())["facts"]["weights_bytes"]
+    assert plan["memory"]["weights_bytes"] == pytest.approx(built, rel=0.01)
+
+
 def test_another_limit_compiles_again_but_does_not_convert(machine):
     run = machine.run(
         "build", CONTRACT, "--dry-run", "--output", "json", "--set", "engine.limits.max_batch_size=8"

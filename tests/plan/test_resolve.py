@@ -13,9 +13,17 @@ from trtkit.plan.render import render
 def test_smollm2_int8_weights_are_what_its_parts_add_up_to(contract_with, smollm2, machine):
     plan = make_plan(contract_with(quantization={"weights": "int8-wo"}), smollm2, machine)
     # Per layer: qkv 960x576 + dense 576x576 + fc, gate 1536x576 + proj 576x1536 at one byte, a bfloat16 scale for each
-    # of 5184 rows, two norms of 576 bfloat16; then embedding, head and the last norm in bfloat16.
+    # of 5184 rows, two norms of 576 bfloat16; then the embedding, which is also the head, and the last norm.
     per_layer = 960 * 576 + 576 * 576 + 3 * 1536 * 576 + 2 * (960 + 576 + 2 * 1536 + 576) + 2 * 2 * 576
-    assert plan.memory.weights_bytes == 30 * per_layer + 2 * 2 * 49152 * 576 + 2 * 576
+    assert plan.memory.weights_bytes == 30 * per_layer + 2 * 49152 * 576 + 2 * 576
+
+
+def test_a_head_of_its_own_takes_a_table_of_its_own(contract_with, smollm2, machine):
+    tied = make_plan(contract_with(), smollm2, machine).memory.weights_bytes
+    untied = make_plan(
+        contract_with(), replace(smollm2, tie_word_embeddings=False), machine
+    ).memory.weights_bytes
+    assert untied - tied == 2 * 49152 * 576
 
 
 def test_zones_follow_from_limits_and_pool(contract_with, smollm2, machine):

@@ -21,8 +21,9 @@ def linear_shapes(model: ModelConfig) -> list[tuple[int, int]]:
 def weights_bytes(model: ModelConfig, weights: WeightFacts, dtype: str) -> int:
     """Return the size of all weights in the engine.
 
-    The linear layers are quantized; embedding, head and norms stay in ``dtype``. SmolLM2-135M in INT8 weight-only:
-    106.2 M linear weights at one byte, 57.6 k scales at two, two tables of 49152 x 576 at two bytes = 219.7 MB.
+    The linear layers are quantized; embedding, head and norms stay in ``dtype``; a tied head is the embedding.
+    SmolLM2-135M in INT8 weight-only: 106.2 M linear weights at one byte, 155.5 k scales at two, one table of
+    49152 x 576 at two bytes = 163.2 MB.
     """
     size = DTYPE_BYTES[dtype]
     linears = linear_shapes(model)
@@ -30,7 +31,7 @@ def weights_bytes(model: ModelConfig, weights: WeightFacts, dtype: str) -> int:
     if weights.scale_per_row:
         per_layer += sum(out for out, _ in linears) * size
     per_layer += 2 * model.hidden_size * size
-    tables = 2 * model.vocab_size * model.hidden_size * size
+    tables = (1 if model.tie_word_embeddings else 2) * model.vocab_size * model.hidden_size * size
     return model.num_layers * per_layer + tables + model.hidden_size * size
 
 
