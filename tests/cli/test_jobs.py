@@ -15,7 +15,7 @@ def contract(tmp_path, tiny_llama):  # noqa: F811 - the fixture
     """Write a contract beside its model; keyword arguments change the model."""
 
     def write(**changes):
-        tiny_llama(name="model", **changes)
+        (tiny_llama(name="model", **changes) / "tokenizer.json").write_text("{}")
         content = {
             "name": "tiny",
             "model": {"source": "model"},
@@ -81,11 +81,13 @@ def test_a_repository_is_written_checked_and_its_drift_found(trtkit, contract, t
     assert (out / "NOTES").read_text() == "mine"
 
 
-def test_a_build_without_a_tokenizer_says_so_and_keeps_what_was_made(trtkit, contract, tmp_path):
-    code, _, err = trtkit("build", contract())
+def test_a_build_without_a_tokenizer_says_so_before_any_work(trtkit, contract, tmp_path):
+    path = contract()
+    (tmp_path / "model" / "tokenizer.json").unlink()
+    code, _, err = trtkit("build", path)
     assert code == 2
     assert "tokenizer.json" in err
-    assert not list((tmp_path / "home" / "repo").glob("*/trtkit-manifest.json"))
+    assert stored(tmp_path) == []
 
 
 def test_a_dry_run_writes_nothing(trtkit, contract, tmp_path):

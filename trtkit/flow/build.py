@@ -22,7 +22,7 @@ from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.engine.backend import backend_for
 from trtkit.engine.manifest import code_digest, sha256_of
 from trtkit.engine.store import Product, Stage, Store
-from trtkit.errors import ContractError
+from trtkit.errors import ContractError, InputError
 from trtkit.plan import Machine, Plan, make_plan
 from trtkit.plan.resolve import quant_plan
 
@@ -110,7 +110,14 @@ def preview(file: ContractFile, store: Store) -> list[Step]:
 
 
 def stages(source: HfCheckpoint, plan: Plan, store: Store, report: Report) -> tuple[Stage, Stage, Stage]:
-    """Return the build's stages in order; each names the one before it by its key."""
+    """Return the build's stages in order; each names the one before it by its key.
+
+    Raises:
+        InputError: The source has no tokenizer, without which no text model can be served.
+    """
+    if source.tokenizer_file is None:
+        hint = "save it there: AutoTokenizer.from_pretrained(MODEL, use_fast=True).save_pretrained(FOLDER)"
+        raise InputError("there is no tokenizer.json", path=source.folder, hint=hint)
     checkpoint = convert_stage(source, plan, report)
     engine = compile_stage(checkpoint, plan, store, report)
     return checkpoint, engine, repo_stage(engine, source, plan, store, report)
