@@ -7,13 +7,13 @@ next engine step; one housekeeping thread notices clients that went away and ref
 
 import itertools
 import os
-import queue
 import threading
 
 import triton_python_backend_utils as pb_utils
 from trtkit_gauges import Gauges
 from trtkit_io import Refusal, Reply, Resting, Settings
 from trtkit_job import Job, Jobs
+from trtkit_outbox import Outbox
 from trtkit_request import check_supported, flag, generation_requests
 
 from trtkit.engine.cpu.runtime import CpuEngine
@@ -30,7 +30,7 @@ class TritonPythonModel:
         self._jobs = Jobs()
         self._resting = Resting()
         self._numbers = itertools.count()
-        self._outbox = queue.SimpleQueue()
+        self._outbox = Outbox()
         self._closing = threading.Event()
         self._gauges = Gauges(args["model_name"], args["model_version"], settings.max_batch_size)
         period_s = min(
@@ -63,7 +63,7 @@ class TritonPythonModel:
         job = Job(request.request_id(), reply, rows, exclude_input=exclude_input)
         self._jobs.add(job)
         for index, row in enumerate(rows):
-            self._engine.submit(row, lambda chunk, index=index: self._outbox.put((job, index, chunk)))
+            self._engine.submit(row, lambda chunk, index=index: self._outbox.put(job, index, chunk))
 
     def _stop(self, request_id, reply):
         if not request_id:
@@ -111,7 +111,7 @@ class TritonPythonModel:
         """Stop the threads."""
         self._closing.set()
         self._engine.close()
-        self._outbox.put(None)
+        self._outbox.close()
         for thread in self._threads:
             thread.join()
         self._gauges.close()
