@@ -196,12 +196,21 @@ class Reply:
         self._lock = threading.Lock()
         self._spell_code = SPELL_CODE in parameters(request)
 
-    def send(self, answer: Any) -> None:
+    def send(self, outputs: Sequence[Any]) -> None:
         """Send a response that is not the last."""
-        self._sender.send(answer)
+        # `outputs` lives until the call is over: the stub drops what the client did not request without holding
+        # Python's lock, and must not be the last to let go of it.
+        self._sender.send(response(outputs))
 
-    def finish(self, last: Any | None = None) -> None:
+    def finish(self, outputs: Sequence[Any] | None = None) -> None:
         """Send the final flag, with a last response or alone."""
+        self._end(None if outputs is None else response(outputs))
+
+    def fail(self, error: Exception) -> None:
+        """End the request with an error."""
+        self._end(failure(error, spell_code=self._spell_code))
+
+    def _end(self, last: Any | None) -> None:
         flag = _stub().TRITONSERVER_RESPONSE_COMPLETE_FINAL
         with self._lock:
             self.closed = True
@@ -209,10 +218,6 @@ class Reply:
                 self._sender.send(flags=flag)
             else:
                 self._sender.send(last, flags=flag)
-
-    def fail(self, error: Exception) -> None:
-        """End the request with an error."""
-        self.finish(failure(error, spell_code=self._spell_code))
 
     def is_cancelled(self) -> bool:
         """Return whether the client went away before the final flag was sent."""

@@ -3,7 +3,7 @@
 import threading
 
 import numpy as np
-from trtkit_io import Refusal, response, tensor
+from trtkit_io import Refusal, tensor
 
 CONTEXT_TOKENS = 16
 """Enough tokens before a chunk for any tokenizer to decode the chunk as in the whole text."""
@@ -70,11 +70,11 @@ class Job:
         ready = self._rows[index].take(chunk)
         if ready is None or (self._client_gone and not self._rows[index].finished):
             return
-        answer = response(self._outputs(index, chunk, *ready))
+        outputs = self._outputs(index, chunk, *ready)
         if all(row.finished for row in self._rows):
-            self.reply.finish(answer)
+            self.reply.finish(outputs)
         else:
-            self.reply.send(answer)
+            self.reply.send(outputs)
 
     def _outputs(self, index, chunk, tokens, context, log_probs):
         request = self.rows[index]

@@ -3,7 +3,7 @@
 from collections import defaultdict
 
 import numpy as np
-from trtkit_io import Refusal, array, child_error, response, result, tensor, text_tensor
+from trtkit_io import Refusal, array, child_error, result, tensor, text_tensor
 from trtkit_text import IncrementalDetokenizer
 from trtkit_wiring import RESULTS
 
@@ -44,7 +44,7 @@ class Relay:
                 raise child_error(answer)
             tokens = result(answer, "output_ids")
             if tokens is not None and not self._client_gone:
-                self.reply.send(self._answer(answer, tokens, streaming))
+                self.reply.send(self._outputs(answer, tokens, streaming))
         self._raise_if_gone()
         for row, detokenizer in self._detokenizers.items():
             if tail := detokenizer.flush():
@@ -55,7 +55,7 @@ class Relay:
         if self._client_gone:
             raise Refusal("request cancelled by client", "CANCELLED")
 
-    def _answer(self, answer, tokens, streaming):
+    def _outputs(self, answer, tokens, streaming):
         """One response per engine response, also when its text is still held back: clients time tokens by it."""
         batch_index = result(answer, "batch_index")
         row = int(batch_index.reshape(-1)[0]) if batch_index is not None else 0
@@ -65,18 +65,16 @@ class Relay:
         if not streaming:
             text += detokenizer.flush()
         passed_on = [(name, result(answer, name)) for name in RESULTS]
-        return response(
-            [
-                text_tensor("text_output", [[self._visible(row, text)]]),
-                *(tensor(name, values, values.dtype) for name, values in passed_on if values is not None),
-            ]
-        )
+        return [
+            text_tensor("text_output", [[self._visible(row, text)]]),
+            *(tensor(name, values, values.dtype) for name, values in passed_on if values is not None),
+        ]
 
     def _tail(self, row, text):
         outputs = [text_tensor("text_output", [[self._visible(row, text)]])]
         if len(self._detokenizers) > 1:
             outputs.append(tensor("batch_index", [[row]], np.int32))
-        return response(outputs)
+        return outputs
 
     def _visible(self, row, text):
         """Return the delta, or all text of the row so far when tokens accumulate."""
