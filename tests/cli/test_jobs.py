@@ -1,6 +1,7 @@
 """Verbs at work on a tiny model: what they write, what they refuse, and their exit codes."""
 
 import json
+import sys
 
 import pytest
 import yaml
@@ -144,3 +145,13 @@ def test_a_port_in_use_is_named(trtkit, tmp_path):
         code, _, err = trtkit("serve", tmp_path / "repo", "--http-port", port)
     assert code == 3
     assert str(port) in err
+
+
+def test_a_package_of_an_extra_that_is_missing_is_named_with_the_extra(
+    trtkit, contract, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "tritonclient.grpc", None)
+    code, _, err = trtkit("repo", contract(), "-o", tmp_path / "repo")
+    assert code == 4
+    assert "fix: pip install 'trtkit[repo]'" in err
+    assert not (tmp_path / "repo").exists()

@@ -9,12 +9,25 @@ import typer
 import trtkit
 from trtkit.cli import build, checkpoint, doctor, export, plan, proxy, repo, serve, up
 from trtkit.cli.console import report_error
-from trtkit.errors import TrtkitError
+from trtkit.errors import EnvironmentLacks, TrtkitError
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 bug, 2 bad input or usage, 3 could not start, 4 environment lacks something, "
     "5 a stage failed, 6 gate or verification failed, 7 drift found by a check."
 )
+
+_EXTRA_OF = {
+    "gguf": "gguf",
+    "google": "repo",
+    "tritonclient": "repo",
+    "grpc": "proxy",
+    "jinja2": "proxy",
+    "prometheus_client": "proxy",
+    "tokenizers": "proxy",
+    "openvino": "cpu",
+    "openvino_genai": "cpu",
+}
+"""Top-level packages that come with an extra."""
 
 app = typer.Typer(
     name="trtkit",
@@ -44,10 +57,23 @@ def _options(
     """Declare the options that stand before any verb."""
 
 
+def _run() -> None:
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRA_OF:
+            raise
+        hint = f"pip install 'trtkit[{_EXTRA_OF[package]}]'"
+        raise EnvironmentLacks(
+            f"this needs the package {package}, which is not installed", hint=hint
+        ) from None
+
+
 def main() -> None:
     """Run the command line; every expected error becomes one message and its exit code."""
     try:
-        app()
+        _run()
     except TrtkitError as error:
         report_error(error)
         sys.exit(error.exit_code)

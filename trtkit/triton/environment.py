@@ -56,8 +56,8 @@ class Installation:
 def find_installation() -> Installation:
     """Return the tritonserver of nvidia-pytriton. Raises EnvironmentLacks naming the first thing that lacks."""
     _check_platform()
-    _check_numpy()
     package = _package_folder()
+    _check_numpy()
     server = package / "tritonserver"
     stub = server / "python_backend_stubs" / PYTHON / "triton_python_backend_stub"
     if not stub.is_file():
