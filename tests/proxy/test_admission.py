@@ -193,16 +193,26 @@ def test_the_prefill_of_a_request_that_does_not_stream_ends_by_estimate():
 
 
 def test_pushback_grows_with_the_backlog_and_with_a_standstill_and_is_clamped():
-    gate = admission(max_queue=2, prefill=2000)  # 5000 tokens/s assumed
+    gate = admission(
+        max_queue=2, prefill=2000
+    )  # assumed: 0.4 s for 2000 tokens, and for a turn of the one slot
     gate.offer(request("running"), 0)
     gate.offer(request("a", prompt=4000), 0)
     gate.offer(request("b", prompt=500), 0)
     (first,) = gate.offer(request("c", prompt=500), 0)
-    assert first.pushback_ms == 1000
+    assert first.pushback_ms == 1200
     (later,) = gate.offer(request("d", prompt=500), 0.4)
-    assert later.pushback_ms == 2000
+    assert later.pushback_ms == 2400
     (last,) = gate.offer(request("e", prompt=500), 600)
     assert last.pushback_ms == 30_000
+
+
+def test_pushback_is_by_tokens_where_prefill_binds():
+    gate = admission(max_queue=1, prefill=2000, slots=100)
+    gate.offer(request("running", prompt=2000), 0)
+    gate.offer(request("waiting", prompt=4000), 0)
+    (refusal,) = gate.offer(request("late", prompt=1000), 0)
+    assert refusal.pushback_ms == 1000
 
 
 def test_lower_bands_do_not_count_in_the_pushback_of_an_urgent_request():
@@ -211,7 +221,7 @@ def test_lower_bands_do_not_count_in_the_pushback_of_an_urgent_request():
     gate.offer(request("low", LOW, prompt=50_000), 0)
     gate.offer(request("first", prompt=0), 0)
     (refusal,) = gate.offer(request("urgent", prompt=500), 0)
-    assert refusal.pushback_ms == 100
+    assert refusal.pushback_ms == 800
 
 
 def test_drain_refuses_what_waits_and_what_comes_and_lets_the_rest_finish():

@@ -10,10 +10,9 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as sync_triton
-from tritonclient.utils import InferenceServerException
 
 from tests.proxy.conftest import BLS, CLASSES, ask, infer_request, stream, text_inputs, timed, token_inputs
-from tests.proxy.fake_triton import final_chunk, read_int32, text_chunk
+from tests.proxy.fake_triton import final_chunk, read_int32, text_chunk, three_tokens
 from trtkit.contract.models import ServiceClass, Timeouts
 
 
@@ -163,11 +162,9 @@ async def error_as_status(request, context):
 
 async def test_an_end_without_final_marker_is_data_loss(front, fake):
     fake.script = no_final
-    replies = [pair async for pair in stream(front.address, {"inputs": text_inputs("a"), "request_id": "x"})]
-    assert len(replies) == 2
-    result, error = replies[1]
-    assert result is None
-    assert error.message().startswith("[DATA_LOSS] truncated_stream")
+    with pytest.raises(grpc.aio.AioRpcError, match="truncated_stream") as caught:
+        await ask(front.address)
+    assert caught.value.code() is grpc.StatusCode.DATA_LOSS
 
 
 async def test_zero_tokens_are_a_clean_end(front, fake):
@@ -182,18 +179,18 @@ async def test_what_comes_after_the_final_response_is_dropped(front, fake):
 
 
 @pytest.mark.parametrize(
-    ("script", "status", "text"),
+    ("script", "status", "text", "reason"),
     [
-        (error_in_band, "INTERNAL", "engine said no"),
-        (error_as_status, "INVALID_ARGUMENT", "bad word list"),
+        (error_in_band, "INTERNAL", "engine said no", "upstream_error"),
+        (error_as_status, "INVALID_ARGUMENT", "bad word list", "invalid_input"),
     ],
 )
-async def test_both_error_channels_of_the_server_become_a_status(front, fake, script, status, text):
+async def test_both_error_channels_of_the_server_become_a_status(front, fake, script, status, text, reason):
     fake.script = script
     with pytest.raises(grpc.aio.AioRpcError, match=text) as caught:
         await ask(front.address)
     assert caught.value.code().name == status
-    assert await front.metric("requests_total", reason="upstream_error") == 1
+    assert await front.metric("requests_total", reason=reason) == 1
 
 
 async def test_a_stream_that_goes_on_gets_its_error_in_band(front, fake):
@@ -237,7 +234,7 @@ def until_stop(fake):
 
 async def test_a_stalled_stream_ends_by_the_inter_token_limit_and_is_stopped(fake, serve, until_stop):
     front = await serve(fake.address, classes=with_timeouts(inter_token_ms=100.0))
-    with pytest.raises(InferenceServerException, match="inter_token_timeout"):
+    with pytest.raises(grpc.aio.AioRpcError, match="inter_token_timeout"):
         await ask(front.address)
     await front.until(0, "inflight_requests")
     assert fake.stopped == {fake.requests[0].id}
@@ -256,8 +253,58 @@ async def test_the_first_token_has_its_own_limit(fake, serve):
 
 
 async def test_tritons_timeout_parameter_counts_in_microseconds(front, fake, until_stop):
-    with pytest.raises(InferenceServerException, match="deadline"):
+    with pytest.raises(grpc.aio.AioRpcError, match="deadline"):
         await timed(ask(front.address, timeout=150_000))
+
+
+async def test_a_client_that_does_not_read_holds_nothing_of_the_engine(fake, serve):
+    """Its messages wait for it in the proxy; the engine's slot goes to the next."""
+    large = "x" * 20_000
+
+    async def burst(request, context):
+        for _ in range(100):
+            yield text_chunk(request, large)
+        yield final_chunk(request)
+
+    fake.script = burst
+    front = await serve(fake.address, slots=1, classes=with_timeouts(inter_token_ms=300.0))
+    async with grpc.aio.insecure_channel(front.address, options=[("grpc.http2.bdp_probe", 0)]) as channel:
+        call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+        await call.write(infer_request(BLS, text_inputs("a")))
+        await call.done_writing()
+        await front.until(1, "requests_total", reason="ok")
+        await front.until(0, "inflight_requests")
+        fake.script = three_tokens
+        assert len(await timed(ask(front.address))) == 3
+        assert len([data async for data in call]) == 100
+
+
+async def test_a_client_that_lets_answers_pile_up_is_cut_off(fake, serve):
+    async def endless(request, context):
+        while request.id not in fake.stopped:
+            yield text_chunk(request, "x" * 100_000)
+        yield final_chunk(request)
+
+    fake.script = endless
+    front = await serve(fake.address)
+    async with grpc.aio.insecure_channel(front.address, options=[("grpc.http2.bdp_probe", 0)]) as channel:
+        call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+        await call.write(infer_request(BLS, text_inputs("a")))
+        await call.done_writing()
+        await front.until(1, "requests_total", reason="slow_reader")
+        await front.until(0, "inflight_requests")
+        with pytest.raises(grpc.aio.AioRpcError, match="slow_reader"):
+            [data async for data in call]
+
+
+async def test_a_stop_without_an_id_stops_nobody(front, fake, until_stop, spawn):
+    waiting = spawn(ask(front.address))
+    await front.until(1, "inflight_requests")
+    stop = [*token_inputs([1])[:3], sync_triton.InferInput("stop", [1, 1], "BOOL")]
+    stop[-1].set_data_from_numpy(np.array([[True]]))
+    with pytest.raises(grpc.aio.AioRpcError, match="give the request id"):
+        await ask(front.address, model_name="tensorrt_llm", inputs=stop)
+    assert not waiting.done()
 
 
 async def test_a_queue_limit_fires_on_time_while_the_slot_is_busy(fake, serve, until_stop, spawn):

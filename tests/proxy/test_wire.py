@@ -148,13 +148,20 @@ def test_tokens_are_counted_by_sequence_length_where_there_is_one():
     response.outputs.add(name="output_ids", datatype="INT32", shape=[1, 1, 3])
     response.outputs.add(name="sequence_length", datatype="INT32", shape=[1, 1])
     response.raw_output_contents.extend([struct.pack("<3i", 1, 2, 3), struct.pack("<i", 3)])
-    assert Chunk(message.SerializeToString()).tokens == 3
+    assert Chunk(message.SerializeToString(), len).tokens == 3
+
+
+def test_text_is_measured_where_there_is_no_sequence_length():
+    message = service_pb2.ModelStreamInferResponse()
+    message.infer_response.outputs.add(name="text_output", datatype="BYTES", shape=[1, 1])
+    message.infer_response.raw_output_contents.append(struct.pack("<i", 4) + b"abcd")
+    assert Chunk(message.SerializeToString(), len).tokens == 4
 
 
 def test_reading_a_chunk_changes_nothing_of_it_but_the_id():
     message = service_pb2.ModelStreamInferResponse()
     message.infer_response.outputs.add(name="text_output", datatype="BYTES", shape=[1, 1])
-    addressed = Chunk(message.SerializeToString()).address("mine")
+    addressed = Chunk(message.SerializeToString(), len).address("mine")
     message.infer_response.id = "mine"
     assert service_pb2.ModelStreamInferResponse.FromString(addressed) == message
 

@@ -14,7 +14,7 @@ from trtkit.conventions import (
     REASON_TRAILER,
 )
 from trtkit.errors import TrtkitError
-from trtkit.proxy.admission import Reason, Retry
+from trtkit.proxy.admission import FIXED_PUSHBACK_MS, Reason
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -50,8 +50,8 @@ class Refusal(TrtkitError):  # noqa: N818 - an answer, not an accident
         self, reason: Reason, detail: str = "", *, pushback_ms: int | None = None, code: str = ""
     ) -> None:
         super().__init__(detail or reason.text)
-        if pushback_ms is None and reason.retry is Retry.NEVER:
-            pushback_ms = -1
+        if pushback_ms is None:
+            pushback_ms = FIXED_PUSHBACK_MS.get(reason.retry)
         self.ending = Ending(reason, detail, pushback_ms, code)
 
 

@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 class Reply(Protocol):
     """Where an exchange's messages go: a client's stream, or a unary call."""
 
-    async def send(self, message: bytes) -> None:
-        """Pass a message on, waiting while the client is slow."""
+    def put(self, message: bytes) -> bool:
+        """Take a message for the client; False when too much is waiting for it already."""
 
     async def end(self, exchange: Exchange, ending: Ending) -> None:
         """Tell the client how it ended; called exactly once."""
@@ -91,7 +91,7 @@ class Exchange:
         call = LlmRequest(data)
         self.client_id = call.client_id
         if call.is_stop:
-            return await self._stop_namesakes(call)
+            return self._stop_namesakes(call)
         if self._core.draining:
             raise Refusal(Reason.DRAINING)
         await self._admit(call, unary=unary)
@@ -146,12 +146,14 @@ class Exchange:
             call.address(self._upstream_id), self._upstream_metadata
         )
         async for data in self._call:
-            chunk = Chunk(data)
-            if chunk.error:
+            chunk = Chunk(data, self._measure)
+            if chunk.error:  # only of a Triton that knows no `triton_grpc_error`
                 return await self._close(Ending(Reason.UPSTREAM_ERROR, chunk.error))
             self._note_tokens(chunk.tokens)
             if self._ending is None and (call.wants_empty_final or not chunk.empty):
-                await self._reply.send(chunk.address(self.client_id, self.facts.clipped_to))
+                room = self._reply.put(chunk.address(self.client_id, self.facts.clipped_to))
+                if not room:
+                    self._core.gate.cancel(self._upstream_id, Reason.SLOW_READER)
             if chunk.final:
                 return await self._close(OK)
         return Ending(Reason.TRUNCATED_STREAM)
@@ -161,9 +163,9 @@ class Exchange:
             return self._ending
         path, request = f"{SERVICE}ModelInfer", call.address(self._upstream_id)
         self._call = self._core.upstream.unary(path, request, self._caller.metadata)
-        message, tokens = readdress(await self._call, self.client_id)
+        message, tokens = readdress(await self._call, self.client_id, self._measure)
         self._note_tokens(tokens)
-        await self._reply.send(message)
+        self._reply.put(message)
         return OK
 
     async def _close(self, ending: Ending) -> Ending:
@@ -171,12 +173,22 @@ class Exchange:
         await self._answer(ending)
         with contextlib.suppress(asyncio.TimeoutError, grpc.aio.AioRpcError):
             await asyncio.wait_for(self._read_rest(), _LAST_WORDS_S)
-        self._call.cancel()
+        if not self._call.done():
+            self._call.cancel()
         return ending
 
     async def _read_rest(self) -> None:
         async for _ in self._call:
             pass
+
+    def _measure(self, text: bytes) -> int:
+        """Return the tokens of a piece of text.
+
+        A streamed message is one token, except where characters take several: these come when they are whole.
+        """
+        if self._timeline.streams and text.isascii():
+            return 1
+        return max(1, self._core.counter.count_answer(text))
 
     def _note_tokens(self, tokens: int) -> None:
         if tokens == 0:
@@ -217,19 +229,24 @@ class Exchange:
         rest_s = pace_s * (self._max_tokens - self._timeline.tokens)
         await asyncio.sleep(min(max(rest_s, 0.0), self._core.config.linger_s))
 
-    async def _stop_namesakes(self, call: LlmRequest) -> Ending:
+    def _stop_namesakes(self, call: LlmRequest) -> Ending:
         """Serve a client's own ``stop`` request, which names the other request by its id."""
+        if not call.client_id:
+            raise Refusal(
+                Reason.INVALID_INPUT, "to stop a request, give the request id that it was sent with"
+            )
         for exchange in list(self._core.live):
             if exchange is not self and exchange.client_id == call.client_id:
                 exchange.cancel()
         if call.wants_empty_final:
-            await self._reply.send(empty_final(call.client_id, call.model))
+            self._reply.put(empty_final(call.client_id, call.model))
         return OK
 
     def _upstream_failed(self, error: grpc.aio.AioRpcError) -> Ending:
         self._core.upstream.forget_schemas()
-        if self._timeline.first_token_s is None:
-            return refusal_of(error).ending
+        ending = refusal_of(error).ending
+        if self._timeline.first_token_s is None or ending.reason is Reason.INVALID_INPUT:
+            return ending
         return Ending(Reason.UPSTREAM_ERROR, error.details() or "", code=error.code().name)
 
     async def _answer(self, ending: Ending) -> None:

@@ -34,7 +34,7 @@ def choose_class(
         if header in classes:
             return header
         raise Refusal(
-            Reason.UNKNOWN_CLASS, f"{CLASS_HEADER} is {header!r}, the classes are {', '.join(classes)}"
+            Reason.UNKNOWN_CLASS, f"{CLASS_HEADER} is {header[:64]!r}, the classes are {', '.join(classes)}"
         )
     if priority == 0:
         return fallback

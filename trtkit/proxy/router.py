@@ -122,8 +122,9 @@ class _UnaryReply:
         self.message = b""
         self.ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
 
-    async def send(self, message: bytes) -> None:
+    def put(self, message: bytes) -> bool:
         self.message = message
+        return True
 
     async def end(self, exchange: Exchange, ending: Ending) -> None:  # noqa: ARG002 - part of Reply
         if not self.ended.done():

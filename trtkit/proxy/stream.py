@@ -23,6 +23,8 @@ from trtkit.proxy.wire.response import error_chunk
 
 _HALF_CLOSE_S = 0.02
 """A client that sends one request closes its side right behind it; an answer waits this long to be a status."""
+_OUTBOX_BYTES = 4 << 20
+"""Room for a slow reader: the longest answers take a few hundred kilobytes."""
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +38,10 @@ class ClientStream:
         self._caller = caller_of(context, core.clock())
         self._exchanges: set[Exchange] = set()
         self._requests = 0
-        self._sent = False
         self._closed = False
         self._half_closed = asyncio.Event()
         self._done = asyncio.Event()
-        self._writing = asyncio.Lock()
+        self._outbox = Outbox(context)
         self._status: tuple[str, str] | None = None
         self._trailers: Metadata = ()
         self._lane: _Lane | None = None
@@ -48,28 +49,29 @@ class ClientStream:
     async def serve(self, requests: AsyncIterator[bytes]) -> None:
         """Serve the stream until the client has closed its side and all has been answered."""
         reading = asyncio.create_task(self._read(requests))
+        writing = asyncio.create_task(self._outbox.run())
         try:
             await self._done.wait()
+            self._cancel_rest()
+            await self._outbox.flush()
         finally:
             self._closed = True
             reading.cancel()
+            writing.cancel()
             self._cancel_rest()
         if self._status is not None:
             code, message = self._status
             await self._context.abort(grpc.StatusCode[code], message, self._trailers)
         self._context.set_trailing_metadata(self._trailers)
 
-    async def send(self, message: bytes) -> None:
-        """Write to the client, one message at a time."""
-        async with self._writing:
-            if self._closed:
-                return
-            self._sent = True
-            try:
-                await self._context.write(message)
-            except Exception as error:  # the client is gone; grpc tells so in several ways
-                log.debug("cannot write to the client: %r", error)
-                self._closed = True
+    def put(self, message: bytes) -> bool:
+        """Take a message for the client; False when it has stopped reading and too much is waiting for it."""
+        return self._closed or self._outbox.put(message)
+
+    async def pass_on(self, message: bytes) -> None:
+        """Take a message, and wait while the client is slow."""
+        if not self.put(message):
+            await self._outbox.flush()
 
     async def end(self, exchange: Exchange, ending: Ending) -> None:
         """Answer for one exchange: as the stream's status where that is possible or asked for, else in-band."""
@@ -78,7 +80,7 @@ class ClientStream:
             if await self._may_end_stream():
                 self.finish(ending.status, ending.message, self._trailers)
             else:
-                await self.send(error_chunk(exchange.client_id, exchange.model, ending))
+                self.put(error_chunk(exchange.client_id, exchange.model, ending))
         self._exchanges.discard(exchange)
         self.finish_if_idle()
 
@@ -124,12 +126,13 @@ class ClientStream:
         return (*self._caller.metadata, *own)
 
     async def _may_end_stream(self) -> bool:
+        """Tell whether an error may be the stream's status: asked for, or nobody else is on the stream."""
         if self._caller.grpc_errors:
             return True
         with contextlib.suppress(asyncio.TimeoutError):
-            if self._requests == 1 and not self._sent:
+            if self._requests == 1:
                 await asyncio.wait_for(self._half_closed.wait(), _HALF_CLOSE_S)
-        return self._half_closed.is_set() and self._requests == 1 and not self._sent
+        return self._half_closed.is_set() and self._requests == 1
 
     def _finish_with(self, ending: Ending) -> None:
         self.finish(ending.status, ending.message, Facts().trailers(ending))
@@ -140,6 +143,40 @@ class ClientStream:
             exchange.cancel(Reason.DEADLINE if timed_out else Reason.CLIENT_CANCELLED)
         if self._lane is not None:
             self._lane.cancel()
+
+
+class Outbox:
+    """What waits to be written to one client, so that nobody but the client waits for a slow one."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._messages: asyncio.Queue[bytes] = asyncio.Queue()
+        self._bytes = 0
+
+    def put(self, message: bytes) -> bool:
+        """Add a message; tell whether there is room for more."""
+        self._messages.put_nowait(message)
+        self._bytes += len(message)
+        return self._bytes <= _OUTBOX_BYTES
+
+    async def run(self) -> None:
+        """Write the messages one by one, until cancelled; what a client that is gone would have got is dropped."""
+        gone = False
+        while True:
+            message = await self._messages.get()
+            try:
+                if not gone:
+                    await self._context.write(message)
+            except Exception as error:  # grpc tells in several ways that the client is gone
+                log.debug("cannot write to the client: %r", error)
+                gone = True
+            finally:
+                self._bytes -= len(message)
+                self._messages.task_done()
+
+    async def flush(self) -> None:
+        """Wait until all is written."""
+        await self._messages.join()
 
 
 class _Lane:
@@ -166,7 +203,7 @@ class _Lane:
     async def relay(self) -> None:
         try:
             async for data in self._call:
-                await self._stream.send(data)
+                await self._stream.pass_on(data)
         except grpc.aio.AioRpcError as error:
             self._stream.finish(
                 error.code().name, error.details() or "", tuple(error.trailing_metadata() or ())

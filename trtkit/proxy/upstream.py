@@ -123,7 +123,9 @@ def refusal_of(error: grpc.aio.AioRpcError) -> Refusal:
     """Translate the failure of a call that has produced nothing."""
     code, detail = error.code(), error.details() or ""
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        return Refusal(Reason.NO_BACKEND, detail, pushback_ms=250)
+        return Refusal(Reason.NO_BACKEND, detail)
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return Refusal(Reason.INVALID_INPUT, detail)
     return Refusal(Reason.UPSTREAM_ERROR, detail, code=code.name)
 
 

@@ -5,12 +5,13 @@ The proxy and the simulator drive this very code.
 """
 
 from trtkit.proxy.admission.ledger import Ledger
-from trtkit.proxy.admission.outcome import Outcome, Reason, Retry
+from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Outcome, Reason, Retry
 from trtkit.proxy.admission.policy import Abort, Admission, Decision, Dispatch, Refuse
 from trtkit.proxy.admission.queue import BandQueue
 from trtkit.proxy.admission.request import Request, State, Ticket, TimeLimits
 
 __all__ = [
+    "FIXED_PUSHBACK_MS",
     "Abort",
     "Admission",
     "BandQueue",

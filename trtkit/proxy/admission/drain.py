@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from trtkit.plan.types import Zones
+
 _MEMORY = 0.9
 """Weight of the past at each dispatch: about the last ten count."""
-_ASSUMED_PREFILL_S = 0.4
-"""Time in which an engine is taken to prefill a full zone (1.5 steps of its packed tokens) until it was measured."""
+_ASSUMED_S = 0.4
+"""Time in which an engine is taken to drain full zones until it was measured: 1.5 steps of packed tokens."""
 _PUSHBACK_MS = (50, 30_000)
 
 
 class DrainMeter:
-    """Measures prompt tokens dispatched per second, starting from an assumed rate."""
+    """Measures what is dispatched per second while requests wait, starting from an assumed rate.
 
-    def __init__(self, prefill_tokens: int) -> None:
-        self.assumed_rate = prefill_tokens / _ASSUMED_PREFILL_S
-        self._tokens = float(prefill_tokens)
-        self._time_s = _ASSUMED_PREFILL_S
+    Prompt tokens and requests are measured apart: either prefill or the decode slots may be what holds up the queue.
+    """
+
+    def __init__(self, zones: Zones) -> None:
+        self.assumed_rate = zones.prefill_tokens / _ASSUMED_S
+        self._tokens = float(zones.prefill_tokens)
+        self._requests = float(zones.decode_slots)
+        self._time_s = _ASSUMED_S
         self._mark_s: float | None = None
 
     def begin(self, now_s: float) -> None:
@@ -31,11 +37,13 @@ class DrainMeter:
         """Count a dispatch while requests waited."""
         if self._mark_s is not None:
             self._tokens = self._tokens * _MEMORY + tokens
+            self._requests = self._requests * _MEMORY + 1
             self._time_s = self._time_s * _MEMORY + (now_s - self._mark_s)
             self._mark_s = now_s
 
-    def pushback_ms(self, tokens: int, now_s: float) -> int:
-        """Return when ``tokens`` will have drained; a standstill since the last dispatch counts as time spent."""
+    def pushback_ms(self, requests: int, tokens: int, now_s: float) -> int:
+        """Return when so much will have drained; a standstill since the last dispatch counts as time spent."""
         standstill_s = now_s - self._mark_s if self._mark_s is not None else 0.0
-        wait_ms = 1000 * tokens * (self._time_s + standstill_s) / self._tokens
+        share = max(tokens / self._tokens, requests / self._requests)
+        wait_ms = 1000 * share * (self._time_s + standstill_s)
         return int(min(max(wait_ms, _PUSHBACK_MS[0]), _PUSHBACK_MS[1]))

@@ -28,6 +28,10 @@ class Retry(enum.Enum):
     UNSAID = "nothing is said"
 
 
+FIXED_PUSHBACK_MS = {Retry.NEVER: -1, Retry.SOON: 250}
+"""``grpc-retry-pushback-ms`` where it does not depend on the backlog."""
+
+
 class Reason(str, enum.Enum):
     """Why a request ended: its kind, its gRPC code, what is said about a retry, and the sentence for the user."""
 
@@ -104,6 +108,10 @@ class Reason(str, enum.Enum):
     CLIENT_CANCELLED = (
         *("client_cancelled", Outcome.CANCELLED, "CANCELLED", Retry.UNSAID),
         "cancelled by the client",
+    )
+    SLOW_READER = (
+        *("slow_reader", Outcome.CANCELLED, "RESOURCE_EXHAUSTED", Retry.UNSAID),
+        "the client reads so slowly that its answers pile up",
     )
     UPSTREAM_ERROR = (
         *("upstream_error", Outcome.FAILED, "INTERNAL", Retry.UNSAID),

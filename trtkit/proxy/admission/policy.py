@@ -12,11 +12,10 @@ from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission.drain import DrainMeter
 from trtkit.proxy.admission.ledger import Ledger
-from trtkit.proxy.admission.outcome import Reason, Retry
+from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Reason, Retry
 from trtkit.proxy.admission.queue import BandQueue
 from trtkit.proxy.admission.request import Request, State, Ticket
 
-_SOON_MS = 250
 _IN_FLIGHT = (State.PREFILLING, State.DECODING)
 
 
@@ -55,7 +54,7 @@ class Admission:
         self.ledger = Ledger(zones, tokens_per_block)
         self.queue = BandQueue(rules.starvation_ms / 1000)
         self._max_queue = rules.max_queue
-        self._drain_meter = DrainMeter(zones.prefill_tokens)
+        self._drain_meter = DrainMeter(zones)
         self._tickets: dict[str, Ticket] = {}
         self._timers: list[tuple[float, int, Ticket]] = []
         self._sequence = itertools.count()
@@ -73,9 +72,12 @@ class Admission:
     def pushback_ms(self, reason: Reason, priority: int, prompt_tokens: int, now_s: float) -> int | None:
         """Return when a refused request may come back: -1 is never, None is nothing to say."""
         if reason.retry is Retry.BACKLOG:
-            tokens = self.queue.tokens_ahead(priority) + prompt_tokens
-            return self._drain_meter.pushback_ms(tokens, now_s)
-        return {Retry.NEVER: -1, Retry.SOON: _SOON_MS}.get(reason.retry)
+            requests, tokens = (
+                self.queue.ahead(priority) + 1,
+                self.queue.tokens_ahead(priority) + prompt_tokens,
+            )
+            return self._drain_meter.pushback_ms(requests, tokens, now_s)
+        return FIXED_PUSHBACK_MS.get(reason.retry)
 
     def offer(self, request: Request, now_s: float) -> list[Decision]:
         """Take a new request: it is dispatched, queued, or somebody is refused."""

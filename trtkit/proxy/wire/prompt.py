@@ -52,9 +52,18 @@ class PromptCounter:
             return self._encode(text)
         return await asyncio.to_thread(self._encode, text)
 
-    def _encode(self, text: bytes) -> int:
+    def count_answer(self, text: bytes) -> int:
+        """Return the number of tokens of an answer, or of a piece of one."""
+        if self._tokenizer is None:
+            return -(-len(text) // _BYTES_PER_TOKEN)
+        return self._encode(text, special_tokens=False)
+
+    def _encode(self, text: bytes, *, special_tokens: bool = True) -> int:
         assert self._tokenizer is not None  # noqa: S101
-        return len(self._tokenizer.encode(text.decode("utf-8", errors="replace")).ids)
+        encoding = self._tokenizer.encode(
+            text.decode("utf-8", errors="replace"), add_special_tokens=special_tokens
+        )
+        return len(encoding.ids)
 
 
 def _longest_token(tokenizer: Any) -> int | None:

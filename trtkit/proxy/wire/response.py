@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from trtkit.proxy.ending import Ending
@@ -11,12 +12,15 @@ FINAL = "triton_final_response"
 REASON_PARAMETER = "trtkit_reason"
 PUSHBACK_PARAMETER = "trtkit_retry_pushback_ms"
 CLIPPED_PARAMETER = "trtkit_max_tokens_clipped"
+_LENGTH = struct.Struct("<i")
+
+Measure = Callable[[bytes], int]
 
 
 class Chunk:
-    """One ModelStreamInferResponse of an LLM model."""
+    """One ModelStreamInferResponse of an LLM model; ``measure`` tells the tokens of a piece of text."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, measure: Measure) -> None:
         from tritonclient.grpc import service_pb2
 
         self.message: Any = service_pb2.ModelStreamInferResponse.FromString(data)
@@ -24,7 +28,7 @@ class Chunk:
         self.error: str = self.message.error_message
         parameters = self._response.parameters
         self.final: bool = FINAL in parameters and parameters[FINAL].bool_param
-        self.tokens = count_tokens(self._response)
+        self.tokens = count_tokens(self._response, measure)
         self.empty = not self._response.outputs
 
     def address(self, client_id: str, clipped_to: int | None = None) -> bytes:
@@ -35,12 +39,16 @@ class Chunk:
         return bytes(self.message.SerializeToString())
 
 
-def count_tokens(response: Any) -> int:
-    """Return the tokens in a ModelInferResponse: ``sequence_length`` says it, a text message counts as one."""
-    for n, output in enumerate(response.outputs):
-        if output.name == "sequence_length" and n < len(response.raw_output_contents):
-            raw = response.raw_output_contents[n]
-            return int(struct.unpack_from("<i", raw)[0]) if len(raw) >= 4 else 0
+def count_tokens(response: Any, measure: Measure) -> int:
+    """Return the tokens in a ModelInferResponse: ``sequence_length`` says it, text has to be measured."""
+    raw = {
+        output.name: content
+        for output, content in zip(response.outputs, response.raw_output_contents, strict=False)
+    }
+    if len(length := raw.get("sequence_length", b"")) >= _LENGTH.size:
+        return int(_LENGTH.unpack_from(length)[0])
+    if len(text := raw.get("text_output", b"")) >= _LENGTH.size:
+        return measure(text[_LENGTH.size : _LENGTH.size + _LENGTH.unpack_from(text)[0]])
     return 1 if response.outputs else 0
 
 
@@ -68,13 +76,13 @@ def empty_final(client_id: str, model: str) -> bytes:
     return bytes(message.SerializeToString())
 
 
-def readdress(data: bytes, client_id: str) -> tuple[bytes, int]:
+def readdress(data: bytes, client_id: str, measure: Measure) -> tuple[bytes, int]:
     """Give a serialized ModelInferResponse the client's id; return it with its number of tokens."""
     from tritonclient.grpc import service_pb2
 
     response = service_pb2.ModelInferResponse.FromString(data)
     response.id = client_id
-    return bytes(response.SerializeToString()), count_tokens(response)
+    return bytes(response.SerializeToString()), count_tokens(response, measure)
 
 
 def stop_request(model: str, upstream_id: str, shape: tuple[int, ...]) -> bytes:
