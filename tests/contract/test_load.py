@@ -90,3 +90,14 @@ def test_what_is_not_a_contract_is_named(write, text, said):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InputError, match="no such contract"):
         load_contract(tmp_path / "absent.yaml")
+
+
+def test_a_stall_is_fifty_promised_steps_and_at_least_five_seconds(write):
+    path = write(CONTRACT)
+    only = load_contract(path, ["classes.interactive.tpot_ms=200"]).contract.classes["interactive"]
+    assert only.inter_token_limit_ms == 10_000
+    assert load_contract(path).contract.classes["interactive"].inter_token_limit_ms == 5_000
+    given = load_contract(path, ["classes.interactive.timeouts.inter_token_ms=70"]).contract.classes[
+        "interactive"
+    ]
+    assert given.inter_token_limit_ms == 70

@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2
 
 from tests.proxy.fake_triton import FakeTriton
 from trtkit.contract.models import Admission as AdmissionRules
-from trtkit.contract.models import ServiceClass, Timeouts
+from trtkit.contract.models import ServiceClass
 from trtkit.plan.types import EngineLimits, Zones
 from trtkit.proxy.config import ProxyConfig
 from trtkit.proxy.server import Proxy
@@ -28,9 +28,7 @@ BLS = "tensorrt_llm_bls"
 CLASSES = {
     "interactive": ServiceClass(priority=1, ttft_ms=2000.0, tpot_ms=500.0, deadline_ms=20_000.0),
     "standard": ServiceClass(priority=2, max_output_tokens=64, default_output_tokens=16),
-    "batch": ServiceClass(
-        priority=3, sheddable=True, max_prompt_tokens=100, timeouts=Timeouts(inter_token_ms=None)
-    ),
+    "batch": ServiceClass(priority=3, sheddable=True, max_prompt_tokens=100),
 }
 LIMITS = EngineLimits(
     max_batch_size=4, max_input_len=200, max_seq_len=256, max_num_tokens=512, tokens_per_block=32

@@ -15,6 +15,10 @@ Tokens = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
+STALL_MS = 5_000.0
+STALL_TPOTS = 50
+
+
 class _Section(BaseModel):
     """A part of the contract: unknown keys are errors, values are never coerced, nothing changes later."""
 
@@ -135,8 +139,8 @@ class Timeouts(_Section):
     """Longest wait in the proxy's queue; left out, the TTFT promise (waiting longer has already broken it)."""
     first_token_ms: Milliseconds | None = None
     """From arrival to first token."""
-    inter_token_ms: Milliseconds | None = 5_000.0
-    """Between two tokens; restarts at each token."""
+    inter_token_ms: Milliseconds | None = None
+    """Between two tokens, restarting at each; left out, 50 times the TPOT promise and at least 5 s: a stall."""
     total_ms: Milliseconds | None = None
     """From arrival to last token; left out, the deadline promise."""
 
@@ -171,6 +175,13 @@ class ServiceClass(_Section):
     def queue_limit_ms(self) -> float | None:
         """Effective limit of the wait in the queue."""
         return self.timeouts.queue_ms if self.timeouts.queue_ms is not None else self.ttft_ms
+
+    @property
+    def inter_token_limit_ms(self) -> float:
+        """Effective limit between two tokens."""
+        if self.timeouts.inter_token_ms is not None:
+            return self.timeouts.inter_token_ms
+        return max(STALL_MS, STALL_TPOTS * (self.tpot_ms or 0.0))
 
     @property
     def total_limit_ms(self) -> float | None:

@@ -40,7 +40,7 @@ class TimeLimits:
         return cls(
             queue_s=_seconds(promise.queue_limit_ms),
             first_token_s=_seconds(promise.timeouts.first_token_ms) if streams else math.inf,
-            inter_token_s=_seconds(promise.timeouts.inter_token_ms) if streams else math.inf,
+            inter_token_s=_seconds(promise.inter_token_limit_ms) if streams else math.inf,
             total_s=total_s,
         )
 
