@@ -14,7 +14,7 @@ settings.register_profile("ci", settings.get_profile("trtkit"), derandomize=True
 settings.load_profile("ci" if "CI" in os.environ else "trtkit")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def smollm2() -> ModelConfig:
     """SmolLM2-135M, as its config.json has it."""
     return ModelConfig(

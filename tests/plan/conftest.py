@@ -4,12 +4,12 @@ from trtkit.contract import Contract
 from trtkit.plan import Machine
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def machine() -> Machine:
     return Machine(cores=2, memory_bytes=16 * 10**9)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def contract_with():
     """Build a contract from overrides of single sections."""
 

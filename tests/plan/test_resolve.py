@@ -35,6 +35,20 @@ def test_zones_follow_from_limits_and_pool(contract_with, smollm2, machine):
     assert (zones.prefill_tokens, zones.kv_tokens, zones.decode_slots) == (384, 3072, 8)
 
 
+@given(batch=st.integers(1, 64), length=st.integers(64, 4096), fraction=st.floats(0.05, 1))
+def test_the_proposed_pool_holds_a_full_batch_within_its_share(
+    contract_with, smollm2, batch, length, fraction
+):
+    limits = {"max_batch_size": batch, "max_seq_len": length, "max_num_tokens": 64}
+    contract = contract_with(
+        engine={"limits": limits},
+        admission={"kv_fraction": fraction},
+        classes={"a": {"priority": 1, "ttft_ms": 5, "default_output_tokens": 8}},
+    )
+    zones = make_plan(contract, smollm2, Machine(cores=2, memory_bytes=None)).zones
+    assert zones.kv_tokens >= batch * length
+
+
 def test_one_core_is_left_to_server_and_proxy(contract_with, smollm2, machine):
     assert make_plan(contract_with(), smollm2, replace(machine, cores=8)).threads == 7
     assert make_plan(contract_with(), smollm2, replace(machine, cores=1)).threads == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from trtkit.catalog.formats import BACKENDS, KV_CACHE, WEIGHTS
@@ -93,6 +94,16 @@ def _resolve(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
     )
 
 
+def _pool_for(limits: EngineLimits, kv_fraction: float) -> int:
+    """Return the pool that a full batch of full sequences takes, of which admission may use only its share.
+
+    Whole blocks, and one to spare for rounding: 8 sequences of 2048 tokens at a share of 0.75 are
+    16384 / 0.75 = 21845.3 tokens, so 683 + 1 blocks of 32.
+    """
+    tokens = limits.max_batch_size * limits.max_seq_len / kv_fraction
+    return (math.ceil(tokens / limits.tokens_per_block) + 1) * limits.tokens_per_block
+
+
 def _memory(contract: Contract, model: ModelConfig, machine: Machine, limits: EngineLimits) -> MemoryPlan:
     kv_cache = contract.engine.kv_cache
     weights = weights_bytes(model, WEIGHTS[contract.quantization.weights.value], contract.model.dtype.value)
@@ -105,7 +116,7 @@ def _memory(contract: Contract, model: ModelConfig, machine: Machine, limits: En
     )
     free = None if machine.memory_bytes is None else machine.memory_bytes - weights - activations
     tokens = kv_pool_tokens(
-        wanted_tokens=kv_cache.max_tokens or limits.max_batch_size * limits.max_seq_len,
+        wanted_tokens=kv_cache.max_tokens or _pool_for(limits, contract.admission.kv_fraction),
         bytes_per_token=per_token,
         free_bytes=free,
         fraction=kv_cache.memory_fraction,
