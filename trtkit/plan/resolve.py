@@ -97,11 +97,10 @@ def _resolve(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
 def _pool_for(limits: EngineLimits, kv_fraction: float) -> int:
     """Return the pool that a full batch of full sequences takes, of which admission may use only its share.
 
-    Whole blocks, and one to spare for rounding: 8 sequences of 2048 tokens at a share of 0.75 are
-    16384 / 0.75 = 21845.3 tokens, so 683 + 1 blocks of 32.
+    In whole blocks: 8 sequences of 2048 tokens are 8 x 64 blocks of 32, which are 0.75 of 683 blocks.
     """
-    tokens = limits.max_batch_size * limits.max_seq_len / kv_fraction
-    return (math.ceil(tokens / limits.tokens_per_block) + 1) * limits.tokens_per_block
+    blocks = limits.max_batch_size * math.ceil(limits.max_seq_len / limits.tokens_per_block)
+    return math.ceil(blocks / kv_fraction) * limits.tokens_per_block
 
 
 def _memory(contract: Contract, model: ModelConfig, machine: Machine, limits: EngineLimits) -> MemoryPlan:
