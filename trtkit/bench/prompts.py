@@ -32,11 +32,8 @@ def render_chat(tokenizer_folder: Path, message: str) -> str:
     tokens = {name: _text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
     messages = [{"role": "user", "content": message}]
     try:
-        return (
-            _environment()
-            .from_string(template)
-            .render(messages=messages, add_generation_prompt=True, **tokens)
-        )
+        compiled = _environment().from_string(template)
+        return str(compiled.render(messages=messages, add_generation_prompt=True, **tokens))
     except (jinja2.TemplateError, TypeError, ValueError, LookupError) as error:
         hint = "mend the template, or remove it to send prompts as they are"
         raise InputError(

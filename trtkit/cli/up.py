@@ -24,6 +24,7 @@ from trtkit.cli.options import ContractArgument, GrpcPortOption, MetricsPortOpti
 
 if TYPE_CHECKING:
     from trtkit.bench.account import ClassAccount, Sample
+    from trtkit.triton.server import TritonServer
 
 
 def register(app: typer.Typer) -> None:
@@ -85,11 +86,13 @@ class _Screen:
         self._done = -1  # the question comes before the load
         self._where = ""
 
-    def ready(self, grpc_port: int, metrics_port: int) -> None:
+    def ready(self, grpc_port: int, metrics_port: int, server: TritonServer) -> None:
         from trtkit.flow.up import HOST, QUESTION
 
         self._where = listening(HOST, grpc_port, metrics_port)
-        say(self._where)
+        say(
+            f"triton: grpc {server.grpc_address}, http {server.http_url}, log {server.log_file}\n{self._where}"
+        )
         if not self._quiet:
             show(f"\n> {QUESTION}")
 
@@ -102,7 +105,7 @@ class _Screen:
         self._done += 1
         if self._done == 0:
             if not self._quiet:
-                show("\n" if sample.outcome == "ok" else f"\nfailed: {sample.outcome}\n")
+                show("\n")
         elif sample.outcome != "ok":
             say(f"{sample.class_name}: {sample.outcome}")
         elif self._done % 8 == 0 or self._done == self._requests:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from trtkit.bench.account import ClassAccount, Sample, account
+from trtkit.bench.schedule import Shot, poisson_mix
 from trtkit.contract import Contract
 from trtkit.errors import StageError
 from trtkit.flow.build import BuildOutcome, Report
@@ -43,8 +44,8 @@ class Load:
 class Viewer(Protocol):
     """Who is shown what happens, as it happens."""
 
-    def ready(self, grpc_port: int, metrics_port: int) -> None:
-        """The proxy listens."""
+    def ready(self, grpc_port: int, metrics_port: int, server: TritonServer) -> None:
+        """The proxy listens on these ports, in front of this server."""
 
     def text(self, piece: str) -> None:
         """A piece of the streamed answer to :data:`QUESTION` arrived."""
@@ -72,13 +73,15 @@ async def serve_and_show(
     With ``keep`` everything stays up until the task is cancelled.
 
     Raises:
+        InputError: The model's chat template cannot be rendered.
         StartError: Triton or the proxy could not start.
-        StageError: Triton died while it was kept up.
+        StageError: The question or the whole load failed, or Triton died while it was kept up.
     """
     from trtkit.proxy.config import ProxyConfig
     from trtkit.proxy.server import Proxy
     from trtkit.triton.server import TritonServer
 
+    question, shots = _prepare(contract, built.source, load)
     report("start tritonserver", 0, None)
     with TritonServer(built.repository, log_file=log_file) as server:
         await asyncio.to_thread(server.wait_ready)
@@ -96,41 +99,46 @@ async def serve_and_show(
         )
         await proxy.start()
         try:
-            viewer.ready(proxy.grpc_port, proxy.metrics_port)
-            await _show(f"{HOST}:{proxy.grpc_port}", contract, built.source, load, viewer)
+            viewer.ready(proxy.grpc_port, proxy.metrics_port, server)
+            await _show(f"{HOST}:{proxy.grpc_port}", contract, question, shots, viewer)
             if keep:
                 await watch(server)
         finally:
             await proxy.drain(DRAIN_GRACE_S)
 
 
-async def _show(url: str, contract: Contract, tokenizer_folder: Path, load: Load, viewer: Viewer) -> None:
+def _prepare(contract: Contract, tokenizer_folder: Path, load: Load) -> tuple[Shot, list[Shot]]:
+    """Return the one question, for the first class, and the mixed load, as chats of this model."""
+    from trtkit.bench.prompts import render_chat
+
+    def chat(shot: Shot) -> Shot:
+        return replace(shot, prompt=render_chat(tokenizer_folder, shot.prompt))
+
+    classes = list(contract.classes)
+    mix = poisson_mix(classes, requests=load.requests, rate_per_s=load.rate_per_s, seed=SEED)
+    return chat(Shot(0.0, classes[0], QUESTION, ANSWER_TOKENS)), [chat(shot) for shot in mix]
+
+
+async def _show(url: str, contract: Contract, question: Shot, shots: list[Shot], viewer: Viewer) -> None:
     """Stream one answer, then send the mixed load."""
     import tritonclient.grpc.aio as triton
 
     from trtkit.bench.client import ask, fire
-    from trtkit.bench.prompts import render_chat
-    from trtkit.bench.schedule import Shot, poisson_mix
 
-    shot = Shot(0.0, next(iter(contract.classes)), render_chat(tokenizer_folder, QUESTION), ANSWER_TOKENS)
     async with triton.InferenceServerClient(url) as client:
-        viewer.answered(await ask(client, shot, on_text=viewer.text))
-    questions = poisson_mix(
-        list(contract.classes), requests=load.requests, rate_per_s=load.rate_per_s, seed=SEED
-    )
-    shots = [
-        Shot(each.at_s, each.class_name, render_chat(tokenizer_folder, each.prompt), each.max_tokens)
-        for each in questions
-    ]
+        sample = await ask(client, question, on_text=viewer.text)
+    viewer.answered(sample)
+    if sample.outcome != "ok":
+        raise StageError(f"the question was not answered: {sample.outcome}")
     started_s = time.monotonic()
     samples = await fire(url, shots, on_done=viewer.answered)
     viewer.finished(account(samples, contract.classes, time.monotonic() - started_s))
+    if all(sample.outcome != "ok" for sample in samples):
+        raise StageError(f"no request of the load was answered; the last: {samples[-1].outcome}")
 
 
 async def watch(server: TritonServer) -> None:
     """Stay until Triton dies. A dead model process leaves Triton's health at 200, so the server looks deeper."""
-    while server.alive():  # noqa: ASYNC110 - nothing announces a dead process
+    while not (failure := server.failure()):  # noqa: ASYNC110 - nothing announces a dead process
         await asyncio.sleep(WATCH_PERIOD_S)
-    raise StageError(
-        "tritonserver or one of its models died", path=server.log_file, hint="read the end of the log"
-    )
+    raise StageError(failure, path=server.log_file, hint="read the end of that log, then start again")
