@@ -239,6 +239,14 @@ async def test_a_taken_port_is_a_start_error(front, serve, fake):
         await serve(fake.address, grpc_port=front.proxy.grpc_port)
 
 
+@pytest.mark.parametrize(
+    "upstream", ["garbage", "127.0.0.1:99999", "http://127.0.0.1:1", "", "host:0", "a b:1"]
+)
+async def test_an_upstream_that_is_no_address_is_an_input_error(serve, upstream):
+    with pytest.raises(InputError, match="is no address"):
+        await serve(upstream)
+
+
 async def test_a_file_that_is_no_tokenizer_is_an_input_error(serve, fake, tmp_path):
     broken = tmp_path / "tokenizer.json"
     broken.write_text("{}")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.models import Contract, ServiceClass
+from trtkit.errors import InputError
 from trtkit.plan.types import EngineLimits, Plan, Zones
+
+_ADDRESS = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\]|unix:/.+):\d{1,5}")
+_PORTS = range(1, 65536)
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class ProxyConfig:
     limits: EngineLimits
     zones: Zones
     upstream: str
-    """``host:port`` of Triton's gRPC endpoint, or ``unix:/path``."""
+    """``host:port`` of Triton's gRPC endpoint, or ``unix:/path:port`` (the port is part of Triton's socket name)."""
     tokenizer: Path | None = None
     """A ``tokenizer.json``; without one, text prompts are estimated at four bytes per token."""
     host: str = "127.0.0.1"
@@ -33,6 +38,14 @@ class ProxyConfig:
     """How long an engine may take to let go of a request that it was told to stop, before its call is cancelled."""
     linger_s: float = 30.0
     """How long a cancelled request whose engine tells nothing may hold its slot."""
+
+    def __post_init__(self) -> None:
+        """Refuse an upstream that cannot be an address."""
+        if not _ADDRESS.fullmatch(self.upstream) or int(self.upstream.rpartition(":")[2]) not in _PORTS:
+            hint = (
+                "give Triton's gRPC address as HOST:PORT, for instance 127.0.0.1:8001, or as unix:/PATH:PORT"
+            )
+            raise InputError(f"the upstream {self.upstream!r} is no address", hint=hint)
 
     @classmethod
     def from_plan(
