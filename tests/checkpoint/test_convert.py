@@ -310,7 +310,7 @@ def test_a_kill_leaves_the_old_checkpoint_or_none(tiny_llama, plain, tmp_path, o
     if older:
         assert verify(out) == []
         assert TrtllmCheckpoint.open(out).config["rotary_base"] == 5e5
-    assert list(tmp_path.glob(".out.staging-*"))
+    assert list(tmp_path.glob(".out.trtkit-staging-*"))
     converted(folder, plain, out=out)
     assert verify(out) == []
     assert not list(tmp_path.glob(".out*"))

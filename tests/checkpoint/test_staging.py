@@ -47,6 +47,17 @@ def test_two_at_once_do_not_clear_each_other_away(tmp_path):
     assert (out / "file").read_text() == "first"
 
 
+def test_what_a_killed_process_left_goes_whatever_it_was_making(tmp_path):
+    abandoned = tmp_path / ".other.trtkit-staging-1234"
+    abandoned.mkdir()
+    (tmp_path / ".mine.staging-1").mkdir()
+    with staged_folder(tmp_path / "another") as alive:
+        fill(tmp_path / "out", "x")
+        assert alive.exists()
+    assert not abandoned.exists()
+    assert (tmp_path / ".mine.staging-1").exists()
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):

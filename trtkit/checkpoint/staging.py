@@ -15,6 +15,7 @@ from typing import Any
 
 from trtkit.errors import EnvironmentLacks, InputError
 
+_MARK = ".trtkit-staging-"
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -34,7 +35,7 @@ def staged_folder(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder(out: Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``out`` that goes away with the block; those of killed processes go first.
+    """Yield an empty folder beside ``out`` that goes away with the block; those of killed processes beside it go first.
 
     Raises:
         InputError: The place cannot be written to.
@@ -42,7 +43,7 @@ def scratch_folder(out: Path) -> Iterator[Path]:
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(out)
+        _remove_abandoned(out.parent)
         folder, lock = _create(out)
     except OSError as error:
         raise InputError(
@@ -65,7 +66,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _prefix(out: Path) -> str:
-    return f".{out.name}.staging-"
+    return f".{out.name}{_MARK}"
 
 
 def _create(out: Path) -> tuple[Path, int]:
@@ -81,12 +82,12 @@ def _create(out: Path) -> tuple[Path, int]:
         os.close(lock)
 
 
-def _remove_abandoned(out: Path) -> None:
-    """Remove what killed processes left: staging folders that nobody holds locked."""
-    for folder in out.parent.glob(f"{_prefix(out)}*"):
+def _remove_abandoned(parent: Path) -> None:
+    """Remove what killed processes left, whatever they were making: staging folders that nobody holds locked."""
+    for folder in parent.glob(f".*{_MARK}*"):
         try:
             lock = os.open(folder, os.O_RDONLY)
-        except FileNotFoundError:
+        except OSError:  # gone already, or another user's
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
