@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import pytest
 from trtkit.conventions import MANIFEST
 from trtkit.engine.manifest import content_key, read_manifest
 from trtkit.engine.store import Stage, Store
+from trtkit.errors import EnvironmentLacks, InputError
 
 
 def stage(inputs, run=None, name="convert"):
@@ -67,6 +69,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from trtkit.engine.store import Stage, Store
+from trtkit.errors import EnvironmentLacks, InputError
 def run(out):
     (out / "half").write_bytes(b"x")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -81,3 +84,40 @@ def test_a_killed_build_leaves_no_product_and_does_not_block_the_next(tmp_path):
     assert store.find("convert", content_key({"a": 1})) is None
     product = store.produce(stage({"a": 1}))
     assert sorted(path.name for path in product.path.iterdir()) == [MANIFEST, "weights"]
+
+
+def shortened(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("damage", [shortened, os.remove])
+def test_a_product_that_lost_a_part_is_made_again(tmp_path, damage):
+    store = Store(tmp_path)
+    product = store.produce(stage({"a": 1}))
+    damage(product.path / "weights")
+    assert not store.produce(stage({"a": 1})).hit
+    assert (product.path / "weights").read_bytes() == b"abc"
+    assert store.produce(stage({"a": 1})).hit
+
+
+@pytest.mark.parametrize("files", [[], {"weights": {}}, {"weights": 3}])
+def test_what_is_no_manifest_is_named(tmp_path, files):
+    product = Store(tmp_path).produce(stage({"a": 1}))
+    manifest = json.loads((product.path / MANIFEST).read_text())
+    (product.path / MANIFEST).write_text(json.dumps(manifest | {"files": files}))
+    with pytest.raises(InputError, match="not a trtkit manifest"):
+        read_manifest(product.path)
+
+
+def test_a_product_that_is_there_needs_no_writing(tmp_path):
+    product = Store(tmp_path).produce(stage({"a": 1}))
+    lock = product.path.with_suffix(".lock")
+    lock.unlink(missing_ok=True)
+    lock.mkdir()
+    assert Store(tmp_path).produce(stage({"a": 1})).hit
+
+
+def test_a_store_that_cannot_be_written_to_is_named_with_the_way_out(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentLacks, match=r"cannot be written to.*\n.*TRTKIT_HOME"):
+        Store(tmp_path / "file").produce(stage({"a": 1}))

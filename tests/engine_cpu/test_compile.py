@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from trtkit.engine.cpu.folder import EngineFolder
 from trtkit.engine.cpu.pipeline import Pipeline
 from trtkit.engine.cpu.request import GenerationRequest
 from trtkit.engine.cpu.runtime import CpuEngine
-from trtkit.errors import InputError, StageError
+from trtkit.errors import EnvironmentLacks, InputError, StageError
 from trtkit.plan.kv import kv_bytes_per_token
 from trtkit.plan.types import Plan
 
@@ -110,3 +113,19 @@ def test_damaged_model_and_tokenizer_are_named(engine_dir: Path, tmp_path: Path)
         CpuEngine(tmp_path)
     with pytest.raises(InputError, match="tokenizer cannot be read"):
         CpuEngine(engine_dir, tmp_path)
+
+
+def test_a_full_disk_is_named(checkpoint: Any, out: Path, plan: Plan) -> None:
+    (out / "openvino_model.bin").symlink_to("/dev/full")
+    with pytest.raises(EnvironmentLacks, match="free space"):
+        compile_engine(checkpoint().folder, out, plan)
+
+
+def test_openvino_tells_nobody_that_it_is_used(tmp_path: Path) -> None:
+    code = "import sys, trtkit.engine.cpu.runtime, openvino, openvino_genai\nprint('openvino_telemetry.main' in sys.modules)"
+    environment = {key: value for key, value in os.environ.items() if key != "CI"} | {"HOME": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert run.stdout == "False\n"
+    assert list(tmp_path.iterdir()) == []

@@ -34,6 +34,11 @@ class Manifest:
     trtkit: str
     schema: int = SCHEMA_VERSION
 
+    def is_whole(self, folder: Path) -> bool:
+        """Tell whether every file is in the folder with its size; what is in them is for ``trtkit verify``."""
+        paths = {folder / name: facts["size_bytes"] for name, facts in self.files.items()}
+        return all(path.is_file() and path.stat().st_size == size for path, size in paths.items())
+
     def write(self, folder: Path) -> None:
         """Write the manifest into the folder."""
         (folder / MANIFEST).write_text(
@@ -50,10 +55,14 @@ def read_manifest(folder: Path) -> Manifest | None:
     path = folder / MANIFEST
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        return Manifest(**raw) if raw.get("schema") == SCHEMA_VERSION else None
+        if raw.get("schema") != SCHEMA_VERSION:
+            return None
+        for facts in raw["files"].values():
+            _ = facts["sha256"], facts["size_bytes"]
+        return Manifest(**raw)
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise InputError(f"not a trtkit manifest: {error}", path=path, hint="build it again") from error
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from platformdirs import user_cache_path
 import trtkit
 from trtkit.checkpoint.staging import staged_folder
 from trtkit.engine.manifest import Manifest, content_key, list_files, read_manifest
-from trtkit.errors import InputError
+from trtkit.errors import EnvironmentLacks, InputError
 
 HOME_VARIABLE = "TRTKIT_HOME"
 
@@ -61,26 +62,54 @@ class Store:
 
     def find(self, stage: str, key: str) -> Manifest | None:
         """Return the manifest of a complete product, or None."""
+        path = self.path(stage, key)
         try:
-            manifest = read_manifest(self.path(stage, key))
-        except InputError:
+            manifest = read_manifest(path)
+            whole = manifest is not None and manifest.key == key and manifest.is_whole(path)
+        except (InputError, OSError):
             return None
-        return manifest if manifest is not None and manifest.key == key else None
+        return manifest if whole else None
 
     def produce(self, stage: Stage) -> Product:
         """Return the stage's product, making it unless it is there.
 
         A kill at any moment leaves the store as it was.
+
+        Raises:
+            EnvironmentLacks: The store cannot be written to; a product that is there needs no writing.
         """
         started_s = time.monotonic()
         path = self.path(stage.name, stage.key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
-            manifest = self.find(stage.name, stage.key)
-            hit = manifest is not None
-            if manifest is None:
-                manifest = self._make(stage, path)
+        manifest = self.find(stage.name, stage.key)
+        hit = manifest is not None
+        if manifest is None:
+            with self._locked(path):
+                # Who had the lock may have made it.
+                manifest = self.find(stage.name, stage.key)
+                hit = manifest is not None
+                manifest = manifest or self._make(stage, path)
         return Product(stage.name, stage.key, path, hit, time.monotonic() - started_s, manifest.facts)
+
+    @contextmanager
+    def _locked(self, path: Path) -> Iterator[None]:
+        with self.writing():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path.with_suffix(".lock"))
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Turn what the file system refuses inside the block into :class:`EnvironmentLacks`."""
+        try:
+            yield
+        except OSError as error:
+            hint = f"free space there, or set {HOME_VARIABLE} to a folder that can be written to"
+            message = f"the store cannot be written to: {error.strerror or error}"
+            raise EnvironmentLacks(message, path=error.filename or self.root, hint=hint) from error
 
     def _make(self, stage: Stage, path: Path) -> Manifest:
         with staged_folder(path) as staging:

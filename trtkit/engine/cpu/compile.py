@@ -13,7 +13,7 @@ from trtkit.conventions import CHECKPOINT_CONFIG
 from trtkit.engine.cpu.folder import MODEL_FILE, EngineFolder
 from trtkit.engine.cpu.kv import BLOCK_TOKENS
 from trtkit.engine.cpu.precision import runtime_block
-from trtkit.errors import StageError
+from trtkit.errors import EnvironmentLacks, StageError
 from trtkit.plan.types import Plan
 
 
@@ -36,11 +36,18 @@ def compile_engine(checkpoint_dir: Path, out_dir: Path, plan: Plan) -> EngineInf
 
     from trtkit.checkpoint.trtllm import TrtllmCheckpoint
     from trtkit.engine.cpu.graph import build_model
+    from trtkit.engine.cpu.pipeline import reason
 
     _check(plan)
     start_s = time.monotonic()
     checkpoint = TrtllmCheckpoint.open(checkpoint_dir)
-    ov.save_model(build_model(checkpoint), out_dir / MODEL_FILE, compress_to_fp16=False)
+    model = build_model(checkpoint)
+    try:
+        ov.save_model(model, out_dir / MODEL_FILE, compress_to_fp16=False)
+    except RuntimeError as error:
+        hint = "free space: `df` shows how much is left there"
+        message = f"OpenVINO cannot write the model: {reason(error)}"
+        raise EnvironmentLacks(message, path=out_dir.parent, hint=hint) from error
     config = engine_config(dict(checkpoint.config), plan)
     (out_dir / CHECKPOINT_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     written_s = time.monotonic()
