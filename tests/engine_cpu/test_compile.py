@@ -122,7 +122,7 @@ def test_a_full_disk_is_named(checkpoint: Any, out: Path, plan: Plan) -> None:
 
 
 def test_openvino_tells_nobody_that_it_is_used(tmp_path: Path) -> None:
-    code = "import sys, trtkit.engine.cpu.runtime, openvino, openvino_genai\nprint('openvino_telemetry.main' in sys.modules)"
+    code = "import sys, trtkit.engine.cpu.runtime, openvino_genai; print('openvino_telemetry.main' in sys.modules)"
     environment = {key: value for key, value in os.environ.items() if key != "CI"} | {"HOME": str(tmp_path)}
     run = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
