@@ -205,11 +205,15 @@ def test_weight_only_names_the_layers_that_do_not_divide(tiny_llama, int8_wo):
         ("float16", ml_dtypes.bfloat16, 65536.0, False),
         ("float16", np.float32, -1e9, False),
         ("float16", ml_dtypes.bfloat16, np.nan, False),
+        ("bfloat16", ml_dtypes.bfloat16, 3.38e38, True),
+        ("bfloat16", ml_dtypes.bfloat16, np.nan, False),
+        ("float16", np.float16, np.inf, False),
+        ("float32", np.float32, -np.inf, False),
         ("bfloat16", np.float16, 65504.0, True),
         ("bfloat16", np.float32, 3.4028235e38, False),
     ],
 )
-def test_a_cast_never_makes_infinity(tiny_llama, plain, dtype, source, value, fits):
+def test_no_value_is_or_becomes_infinite(tiny_llama, plain, dtype, source, value, fits):
     def edit(tensors):
         tensors["model.norm.weight"][5] = value
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,6 +87,11 @@ def test_default_rope_is_no_scaling():
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling.rope_type"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor"),
         ({"rope_scaling": {"type": "linear", "factor": "2"}}, "rope_scaling.factor"),
+        ({"rope_scaling": {"type": "linear", "factor": 0}}, "rope_scaling.factor"),
+        ({"rope_scaling": {"type": "linear", "factor": -1.0}}, "rope_scaling.factor"),
+        ({"rope_scaling": {"type": "linear", "factor": math.nan}}, "rope_scaling.factor"),
+        ({"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}}, "rope_scaling.high_freq_factor"),
+        ({"rope_theta": 10**400}, "rope_theta"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0, "alpha": 1.0}}, "rope_scaling.alpha"),
         ({"rope_scaling": {"factor": 2.0}}, "rope_scaling.factor"),
         ({"rope_scaling": {"type": 5}}, "rope_scaling.rope_type"),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trtkit.errors import Problem, Severity
 
 MISSING: Any = object()
+
+
+def is_positive(value: Any) -> bool:
+    """Return whether a value is a number that a float can hold, above zero and finite."""
+    return type(value) in (int, float) and 0 < value <= sys.float_info.max
 
 
 class Fields:
@@ -59,7 +64,7 @@ class Fields:
         key, value = self.value(keys, default)
         if value is MISSING:
             return 1.0
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        if not is_positive(value):
             self.error(key, f"must be a positive number, is {value!r}")
             return 1.0
         return float(value)

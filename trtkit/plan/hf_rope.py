@@ -7,7 +7,7 @@ from typing import Any
 
 from trtkit.catalog.architectures import Architecture
 from trtkit.catalog.architectures.architecture import RopeType
-from trtkit.plan.hf_fields import Fields
+from trtkit.plan.hf_fields import Fields, is_positive
 
 ROPE_KEYS = frozenset({"rope_theta", "rope_scaling", "rope_parameters"})
 
@@ -77,5 +77,10 @@ def _check_parameters(fields: Fields, key: str, values: dict[str, Any], rope_typ
                 )
         elif name not in rope_type.required + rope_type.optional:
             fields.error(f"{key}.{name}", "not a parameter of this rope type")
-        elif isinstance(values[name], bool) or not isinstance(values[name], (int, float)):
-            fields.error(f"{key}.{name}", f"must be a number, is {values[name]!r}")
+        elif not is_positive(values[name]):
+            fields.error(f"{key}.{name}", f"must be a positive number, is {values[name]!r}")
+    bands: list[Any] = [values.get(f"{band}_freq_factor") for band in ("low", "high")]
+    if all(map(is_positive, bands)) and bands[0] >= bands[1]:
+        fields.error(
+            f"{key}.high_freq_factor", f"must be above low_freq_factor, {bands[0]!r}, is {bands[1]!r}"
+        )
