@@ -92,24 +92,18 @@ class Store:
 
     @contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
-        with self.writing():
+        lock = FileLock(path.with_suffix(".lock"))
+        try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path.with_suffix(".lock"))
             lock.acquire()
+        except OSError as error:
+            hint = f"free space there, or set {HOME_VARIABLE} to a folder that can be written to"
+            message = f"the store cannot be written to: {error.strerror or error}"
+            raise EnvironmentLacks(message, path=self.root, hint=hint) from error
         try:
             yield
         finally:
             lock.release()
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Turn what the file system refuses inside the block into :class:`EnvironmentLacks`."""
-        try:
-            yield
-        except OSError as error:
-            hint = f"free space there, or set {HOME_VARIABLE} to a folder that can be written to"
-            message = f"the store cannot be written to: {error.strerror or error}"
-            raise EnvironmentLacks(message, path=error.filename or self.root, hint=hint) from error
 
     def _make(self, stage: Stage, path: Path) -> Manifest:
         with staged_folder(path) as staging:
