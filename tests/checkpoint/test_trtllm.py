@@ -7,12 +7,36 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint, verify
 from trtkit.errors import InputError
 
+KEYS = [
+    *(
+        "architecture",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "head_size",
+    ),
+    *(
+        "intermediate_size",
+        "vocab_size",
+        "hidden_act",
+        "norm_epsilon",
+        "max_position_embeddings",
+        "rotary_base",
+    ),
+    *("rotary_scaling", "attn_bias", "mlp_bias", "dtype", "mapping", "quantization"),
+]
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+JSON = SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(st.text(max_size=5), SCALARS, max_size=2)
+NESTED = JSON | st.fixed_dictionaries({"world_size": JSON, "quant_algo": JSON})
 FC = "transformer.layers.1.mlp.fc.weight"
 
 
@@ -73,12 +97,27 @@ def test_foreign_tensors_are_problems_but_known_tables_are_not(checkpoint, edit_
         ({"mapping": {"world_size": 2}}, "the checkpoint is for 2 GPUs"),
         ({"architecture": "GPTForCausalLM"}, "'GPTForCausalLM' is not supported"),
         ({"quantization": {"quant_algo": "FP8"}}, "cannot verify FP8"),
+        ({"architecture": ["LlamaForCausalLM"]}, "['LlamaForCausalLM'] is not supported"),
         ({"head_size": "16"}, "head_size is missing or malformed"),
+        ({"dtype": "int8"}, "dtype is missing or malformed"),
+        ({"norm_epsilon": -1}, "norm_epsilon is missing or malformed"),
+        ({"num_hidden_layers": 3_000_000}, "3,000,000 layers"),
     ],
 )
 def test_a_config_that_cannot_be_gone_by_is_the_problem(checkpoint, changes, message):
     edit_config(checkpoint, **changes)
     assert [message in str(problem) for problem in verify(checkpoint)] == [True]
+
+
+@given(key=st.sampled_from(KEYS), value=NESTED)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_whatever_a_config_says_verification_answers(checkpoint, key, value):
+    before = (checkpoint / "config.json").read_text()
+    try:
+        edit_config(checkpoint, **{key: value})
+        assert all(problem.file for problem in verify(checkpoint))
+    finally:
+        (checkpoint / "config.json").write_text(before)
 
 
 @pytest.mark.parametrize("name", ["config.json", "rank0.safetensors"])

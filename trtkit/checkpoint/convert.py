@@ -16,13 +16,12 @@ from trtkit.checkpoint.mapping import MappedTensor, map_tensors, tied_copies
 from trtkit.checkpoint.progress import Progress, silent
 from trtkit.checkpoint.safetensors import Array, SafetensorsWriter, TensorInfo, TensorSpec
 from trtkit.checkpoint.staging import staged_folder, write_json
-from trtkit.checkpoint.trtllm_config import write_config
+from trtkit.checkpoint.trtllm_config import DTYPES, write_config
 from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST, rank_file
 from trtkit.errors import ContractError, EnvironmentLacks, InputError, Problem
 from trtkit.plan.types import QuantPlan
 
 WEIGHT_ONLY = "W8A16"
-DTYPES = ("bfloat16", "float16", "float32")
 _ALGORITHMS = (None, WEIGHT_ONLY)
 _WEIGHT_ONLY_MULTIPLE = 64
 """Both sides of a weight-only layer; TensorRT-LLM pads others by itself and then finds their shapes wrong."""

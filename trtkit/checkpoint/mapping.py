@@ -8,12 +8,15 @@ from fnmatch import fnmatchcase
 
 from trtkit.catalog.architectures import ARCHITECTURES, Architecture
 from trtkit.catalog.architectures.architecture import Dim, Source, TensorRule, When
+from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.safetensors import TensorInfo
 from trtkit.errors import ContractError, Problem
 from trtkit.plan.model import ModelConfig
 
 _FLOATS = frozenset({"bfloat16", "float16", "float32"})
 _HEAD_DIMS = frozenset({Dim.Q, Dim.KV})
+_TWO_MODELS = "config.json and weights are from different models: take both from one place"
+_BIASES = (When.ATTN_BIAS, When.MLP_BIAS)
 _FLAGS = {When.ATTN_BIAS: "attention_bias", When.MLP_BIAS: "mlp_bias", When.UNTIED: "tie_word_embeddings"}
 
 
@@ -50,12 +53,27 @@ def map_tensors(config: ModelConfig, tensors: Mapping[str, TensorInfo], *, file:
         ContractError: Tensors are missing, left over, of another shape than the configuration says, or not
             floating point; all of them are listed.
     """
+    check_layers(config, tensors, file=file)
     expected = expected_tensors(config)
     problems = [problem for target in expected for problem in _source_problems(config, target, tensors)]
     problems += _leftovers(config, expected, tensors)
+    for biases, problem in _uneven_biases(config, tensors):
+        # Neither value of the flag would help: what either one asks for is not worth telling.
+        problems = [problem, *(other for other in problems if _in_layer(other.key) not in biases)]
     if problems:
-        raise ContractError([Problem(p.message, key=p.key, hint=p.hint, file=file) for p in problems])
+        raise ContractError(condense(problems, file=file))
     return [MappedTensor(target, tuple(tensors[name] for name, _ in _sources(target))) for target in expected]
+
+
+def check_layers(config: ModelConfig, tensors: Mapping[str, TensorInfo], *, file: str) -> None:
+    """Refuse more layers than tensors, before every tensor of every layer is looked for.
+
+    Raises:
+        ContractError: There are more.
+    """
+    if config.num_layers > len(tensors):
+        message = f"{config.num_layers:,} layers cannot be made of {len(tensors):,} tensors"
+        raise ContractError([Problem(message, key="num_hidden_layers", hint=_TWO_MODELS, file=file)])
 
 
 def tied_copies(config: ModelConfig) -> dict[str, str]:
@@ -113,9 +131,10 @@ def _source_problems(
         elif tensors[name].shape != shape:
             message = f"config.json asks for {_text(shape)}, the tensor is {_text(tensors[name].shape)}"
             yield Problem(message, key=name, hint=_shape_hint(source, config))
-        elif tensors[name].dtype not in _FLOATS:
-            message = f"is {tensors[name].dtype}: quantized sources cannot be converted"
-            yield Problem(message, key=name, hint="give the checkpoint it was made from")
+        elif (dtype := tensors[name].dtype) not in _FLOATS:
+            message = f"is {dtype}; sources of {', '.join(sorted(_FLOATS))} can be converted"
+            hint = "save it as float32" if dtype == "float64" else "give the checkpoint it was quantized from"
+            yield Problem(message, key=name, hint=hint)
 
 
 def _missing_hint(rule: TensorRule) -> str:
@@ -135,7 +154,7 @@ def _shape_hint(source: Source, config: ModelConfig) -> str:
             f"the configuration means {config.num_heads} query heads and {config.num_kv_heads} KV heads of "
             f"{config.head_size}: correct head_dim, num_attention_heads or num_key_value_heads"
         )
-    return "config.json and weights are from different models: take both from one place"
+    return _TWO_MODELS
 
 
 def _leftovers(
@@ -143,18 +162,38 @@ def _leftovers(
 ) -> Iterator[Problem]:
     used = {name for target in expected for name, _ in _sources(target)} | set(tied_copies(config))
     ignored = _architecture(config).ignored_tensors
-    flags = {
-        source.name.split(".", 3)[-1]: _FLAGS[rule.when]
-        for rule in _architecture(config).tensors
-        if rule.when in (When.ATTN_BIAS, When.MLP_BIAS)
-        for source in rule.sources
-    }
+    flags = {name: _FLAGS[when] for when in _BIASES for name in _bias_names(config, when)}
     for name in tensors:
         if name in used or any(fnmatchcase(name, pattern) for pattern in ignored):
             continue
-        flag = flags.get(name.split(".", 3)[-1])
+        flag = flags.get(_in_layer(name))
         hint = f"set {flag} to true in config.json if the model was trained with it" if flag else ""
         yield Problem("nothing in the architecture uses this tensor", key=name, hint=hint)
+
+
+def _uneven_biases(
+    config: ModelConfig, tensors: Mapping[str, TensorInfo]
+) -> Iterator[tuple[list[str], Problem]]:
+    """Yield the biases that come with one flag where the source has some of them only, and what that means."""
+    present = set(map(_in_layer, tensors))
+    for when in _BIASES:
+        names = _bias_names(config, when)
+        lacking = [name for name in names if name not in present]
+        if 0 < len(lacking) < len(names):
+            found = ", ".join(name for name in names if name in present)
+            message = f"the layers have {found} but not {', '.join(lacking)}: a {config.architecture} has all or none"
+            hint = "if the download is whole, the model is of another architecture, which cannot be converted"
+            yield names, Problem(message, hint=hint)
+
+
+def _bias_names(config: ModelConfig, when: When) -> list[str]:
+    rules = _architecture(config).tensors
+    return [_in_layer(source.name) for rule in rules if rule.when is when for source in rule.sources]
+
+
+def _in_layer(name: str) -> str:
+    """Return what follows ``model.layers.N.``."""
+    return name.split(".", 3)[-1]
 
 
 def _text(shape: tuple[int, ...]) -> str:

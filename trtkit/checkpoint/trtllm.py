@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.catalog.architectures import ARCHITECTURES
+from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.convert import WEIGHT_ONLY
 from trtkit.checkpoint.hf import read_json
-from trtkit.checkpoint.mapping import ExpectedTensor, expected_tensors
+from trtkit.checkpoint.mapping import ExpectedTensor, check_layers, expected_tensors
 from trtkit.checkpoint.safetensors import Array, TensorInfo, read_header
 from trtkit.checkpoint.trtllm_config import read_config
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
-from trtkit.errors import InputError, Problem
+from trtkit.errors import ContractError, InputError, Problem
 from trtkit.plan.model import ModelConfig
 
 _BUFFERS = ("embed_positions*", "rotary_inv_freq*")
@@ -73,16 +74,18 @@ def verify(folder: Path) -> list[Problem]:
     try:
         checkpoint = TrtllmCheckpoint.open(folder)
         config = _model(checkpoint)
+        check_layers(config, checkpoint.tensors, file=str(folder / CHECKPOINT_CONFIG))
+    except ContractError as error:
+        return list(error.problems)
     except InputError as error:
         return [Problem(error.message, hint=error.hint, file=error.path or str(folder))]
-    problems = _tensor_problems(checkpoint, config)
-    return [Problem(p.message, key=p.key, hint=p.hint, file=str(folder / rank_file(0))) for p in problems]
+    return condense(_tensor_problems(checkpoint, config), file=str(folder / rank_file(0)))
 
 
 def _model(checkpoint: TrtllmCheckpoint) -> ModelConfig:
     path = checkpoint.folder / CHECKPOINT_CONFIG
     name = checkpoint.config.get("architecture")
-    if name not in ARCHITECTURES:
+    if not isinstance(name, str) or name not in ARCHITECTURES:
         supported = ", ".join(ARCHITECTURES)
         raise InputError(
             f"the architecture {name!r} is not supported", path=path, hint=f"supported: {supported}"
@@ -90,10 +93,7 @@ def _model(checkpoint: TrtllmCheckpoint) -> ModelConfig:
     algorithm = _section(checkpoint.config, "quantization").get("quant_algo")
     if algorithm not in (None, WEIGHT_ONLY):
         raise InputError(f"this release cannot verify {algorithm} checkpoints", path=path)
-    try:
-        return read_config(checkpoint.config)
-    except (KeyError, ValueError) as error:
-        raise InputError(f"{error.args[0]} is missing or malformed", path=path) from error
+    return read_config(checkpoint.config, path=path)
 
 
 def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:

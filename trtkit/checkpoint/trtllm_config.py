@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import trtkit
 from trtkit.catalog.architectures import ARCHITECTURES
+from trtkit.errors import InputError
+from trtkit.plan.hf_fields import is_positive
 from trtkit.plan.model import ModelConfig
 from trtkit.plan.types import QuantPlan
 
+DTYPES = ("bfloat16", "float16", "float32")
 _FIELDS = {
     "architecture": "architecture",
     "hidden_size": "hidden_size",
@@ -31,15 +35,12 @@ _FIELDS = {
     "dtype": "dtype",
 }
 """Key of the file to field of :class:`ModelConfig`."""
-_COUNTS = (
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_size",
-    "intermediate_size",
-    "vocab_size",
-)
+_COUNTS = frozenset({
+    "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_size",
+    "intermediate_size", "vocab_size", "max_position_embeddings",
+})  # fmt: skip
+_NUMBERS = frozenset({"norm_epsilon", "rotary_base"})
+_FLAGS = frozenset({"attn_bias", "mlp_bias"})
 
 
 def write_config(config: ModelConfig, *, dtype: str, quantization: QuantPlan) -> dict[str, Any]:
@@ -65,18 +66,33 @@ def write_config(config: ModelConfig, *, dtype: str, quantization: QuantPlan) ->
     }
 
 
-def read_config(content: Mapping[str, Any]) -> ModelConfig:
-    """Return the model that a ``config.json`` describes; it holds no special tokens.
+def read_config(content: Mapping[str, Any], *, path: Path) -> ModelConfig:
+    """Return the model that the ``config.json`` at ``path`` describes; it holds no special tokens.
 
     Raises:
-        KeyError: A key is missing.
-        ValueError: A count is not a positive whole number; both name the key.
+        InputError: A key is missing or its value cannot be; the message names it.
     """
-    for key in _COUNTS:
-        if type(content[key]) is not int or content[key] < 1:
-            raise ValueError(key)
-    values = {field: content[key] for key, field in _FIELDS.items() if key != "tie_word_embeddings"}
     # A converted checkpoint always has a head of its own; a tied one is a copy.
+    keys = [key for key in _FIELDS if key != "tie_word_embeddings"]
+    for key in keys:
+        if key not in content or not _can_be(key, content[key]):
+            raise InputError(f"{key} is missing or malformed", path=path)
     return ModelConfig(
-        **values, tie_word_embeddings=False, bos_token_id=None, eos_token_ids=(), pad_token_id=None
+        **{_FIELDS[key]: content[key] for key in keys},
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_ids=(),
+        pad_token_id=None,
     )
+
+
+def _can_be(key: str, value: Any) -> bool:
+    if key in _COUNTS:
+        return type(value) is int and value > 0
+    if key in _NUMBERS:
+        return is_positive(value)
+    if key in _FLAGS:
+        return isinstance(value, bool)
+    if key == "rotary_scaling":
+        return value is None or isinstance(value, Mapping)
+    return isinstance(value, str) and (key != "dtype" or value in DTYPES)
