@@ -15,6 +15,7 @@ from trtkit.triton.folder import write
 from trtkit.triton.probe import decisive_lines
 from trtkit.triton.repository import render
 from trtkit.triton.server import TritonServer
+from trtkit.triton.stubs import Loading, Stub
 
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 
@@ -70,6 +71,7 @@ def test_stop_leaves_nothing(started):
     assert len(processes) == 2  # the server and its stub
     assert len(regions) == 1
     assert len(folders) == 1
+    assert list(started._folder.glob("python_env_*"))  # Triton's own scratch goes with the folder
     started.stop()
     assert traces(pid, prefix) == NOTHING
     assert not started.alive()
@@ -83,6 +85,16 @@ def test_dead_stub_is_noticed_although_triton_reports_health(started, eventually
     assert f"postprocessing_0_0 (pid {stub.pid}) died" in started.failure()
     with urlopen(f"{started.http_url}/v2/health/ready") as answer:
         assert answer.status == 200
+
+
+def test_the_first_failure_stays_and_a_broken_server_stops_quietly(started, eventually):
+    os.kill(started._stubs[0].pid, signal.SIGKILL)
+    eventually(started.failure, 2)
+    first = started.failure()
+    started.stop()
+    assert started.failure() == first
+    assert "terminate called" not in started.log_file.read_text()
+    assert traces(started._pid, started._shm_prefix) == NOTHING
 
 
 def test_crashed_server_is_noticed_and_cleaned_up(started, eventually):
@@ -113,10 +125,62 @@ def test_killed_owner_leaves_nothing(small_repo, tmp_path, eventually):
 def test_model_that_fails_to_load_is_named_with_the_decisive_line(small_repo, tmp_path):
     (small_repo / "postprocessing/1/tokenizer").unlink()
     with (
-        pytest.raises(StartError, match=r"(?s)ended before it was ready.*tokenizer\.json.*the whole log is"),
+        pytest.raises(StartError, match=r"(?s)ended (before|while) .*tokenizer\.json.*the whole log is"),
         TritonServer(small_repo, log_file=tmp_path / "triton.log") as server,
     ):
         server.wait_ready(30, no_probe)
+
+
+def test_process_that_ends_while_its_model_loads_fails_the_start(small_repo, tmp_path):
+    (small_repo / "postprocessing/1/model.py").unlink()
+    with (
+        pytest.raises(
+            StartError, match=r"(?s)postprocessing_0_0 ended while .*loading.*model\.py'.*the whole"
+        ),
+        TritonServer(small_repo, log_file=tmp_path / "triton.log") as server,
+    ):
+        server.wait_ready(30, no_probe)
+
+
+def test_instance_counts_as_lost_only_after_its_process_had_time_to_start():
+    log = (
+        'I1130 17:31:07.3 9 python_be.cc:2249] "TRITONBACKEND_ModelInstanceInitialize: m_0_1 (CPU device 0)"'
+    )
+    loading = Loading()
+    assert loading.lost(log, [], 10.0) == []
+    assert loading.lost(log, [Stub(1, "m_0_1")], 12.0) == []
+    assert loading.lost(log, [], 14.0) == []
+    assert loading.lost(log, [], 17.0) == ["m_0_1"]
+
+
+def test_any_path_can_be_served(small_repo, tmp_path, monkeypatch):
+    odd = tmp_path / "sp ace 'ü $(x)"
+    odd.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(odd))
+    server = TritonServer(small_repo.rename(odd / "repo"), log_file=odd / "triton.log", grace_s=1)
+    with server:
+        server.wait_ready(30, no_probe)
+        assert server.failure() == ""
+    assert traces(server._pid, server._shm_prefix) == NOTHING
+    assert sorted(os.listdir(odd)) == ["repo", "triton.log"]
+
+
+def test_log_that_cannot_be_written_is_refused_before_anything_is_laid_out(small_repo, tmp_path):
+    server = TritonServer(small_repo, log_file=tmp_path)
+    with pytest.raises(InputError, match="the log cannot be written: Is a directory"):
+        server.start()
+    assert not server._folder.exists()
+
+
+def test_interrupted_start_leaves_nothing(small_repo, tmp_path, monkeypatch):
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    server = TritonServer(small_repo, log_file=tmp_path / "triton.log")
+    monkeypatch.setattr("subprocess.Popen", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        server.start()
+    assert not server._folder.exists()
 
 
 def test_failed_probe_is_a_failed_start(started):
@@ -131,6 +195,11 @@ def test_taken_port_is_named_with_its_holder(small_repo, tmp_path):
         port = holder.getsockname()[1]
         with pytest.raises(StartError, match=rf"gRPC port {port} .*pid {os.getpid()}"):
             TritonServer(small_repo, log_file=tmp_path / "triton.log", grpc_port=port)
+
+
+def test_same_port_given_twice_is_named(small_repo, tmp_path):
+    with pytest.raises(InputError, match="HTTP port and the gRPC port are both 8000"):
+        TritonServer(small_repo, log_file=tmp_path / "triton.log", http_port=8000, grpc_port=8000)
 
 
 def test_dry_run_shows_the_command_and_starts_nothing(small_repo, tmp_path):

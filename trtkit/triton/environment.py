@@ -16,6 +16,7 @@ from pathlib import Path
 from trtkit.errors import EnvironmentLacks
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_LIBRARY, _UTILITIES = "libtriton_python.so", "triton_python_backend_utils.py"
 _INSTALL = "pip install 'trtkit[cpu]'"
 
 
@@ -33,8 +34,11 @@ class Installation:
         """Build a backend directory whose Python stub is the one for this Python."""
         target = backends / "python"
         target.mkdir(parents=True)
-        for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
-            shutil.copy2(self.backend / name, target / name)
+        shutil.copy2(self.backend / _UTILITIES, target / _UTILITIES)
+        # The back end forgets its scratch folder when it is killed. Its copy here makes it in the directory that
+        # the server runs in, which its keeper removes.
+        library = (self.backend / _LIBRARY).read_bytes()
+        (target / _LIBRARY).write_bytes(library.replace(b"/tmp/python_env_", b".////python_env_"))
         stub = target / self.stub.name
         shutil.copy2(self.stub, stub)
         stub.chmod(0o755)
@@ -50,6 +54,7 @@ class Installation:
             ),
             "CUDA_VISIBLE_DEVICES": "",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONUTF8": "1",  # paths may hold any character, whatever the locale
         }
 
 

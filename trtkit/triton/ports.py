@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import combinations
 from pathlib import Path
 
-from trtkit.errors import StartError
+from trtkit.errors import InputError, StartError
 
 _LISTEN = "0A"
 
 
 def choose_ports(names: Sequence[str], wanted: Sequence[int], *, host: str) -> list[int]:
-    """Return ``wanted`` with every 0 replaced by a free port. Raises StartError for a port in use."""
+    """Return ``wanted`` with every 0 replaced by a free port. Raises InputError, StartError for a port in use."""
+    _refuse_twins(dict(zip(names, wanted, strict=True)))
     with ExitStack() as held:  # all at once, or the same port could be chosen twice
         return [_probe(held, name, port, host) for name, port in zip(names, wanted, strict=True)]
+
+
+def _refuse_twins(ports: Mapping[str, int]) -> None:
+    for (one, port), (other, other_port) in combinations(ports.items(), 2):
+        if port == other_port != 0:
+            raise InputError(
+                f"the {one} port and the {other} port are both {port}",
+                hint="give each its own port (0 chooses a free one)",
+            )
 
 
 def _probe(held: ExitStack, name: str, port: int, host: str) -> int:

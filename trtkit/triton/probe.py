@@ -12,7 +12,11 @@ from trtkit.errors import StartError
 
 _NOISE = re.compile(r"pinned|NVML|DCGM|cuda|gpu", re.IGNORECASE)
 """Error lines that tritonserver writes on every machine without a GPU."""
-_LOG_PREFIX = re.compile(r"^[EF]\d{4} [\d:.]+ \d+ \S+\] ")
+_DECISIVE = re.compile(
+    r"^[EF]\d{4} |Failed to preinitialize|^terminate called|^  what\(\): |error while loading shared libraries"
+)
+"""Errors, and what a Python stub writes before it ends without one."""
+_LOG_PREFIX = re.compile(r"^[IEF]\d{4} [\d:.]+ \d+ \S+\] +")
 _MAX_LINES = 12
 
 
@@ -43,5 +47,5 @@ def probe_bls(http_url: str, timeout_s: float) -> None:
 
 def decisive_lines(log: str) -> list[str]:
     """Return the error lines of a tritonserver log, without what is harmless on a machine without GPU."""
-    errors = [_LOG_PREFIX.sub("", line) for line in log.splitlines() if _LOG_PREFIX.match(line)]
+    errors = [_LOG_PREFIX.sub("", line) for line in log.splitlines() if _DECISIVE.search(line)]
     return list(dict.fromkeys(line for line in errors if not _NOISE.search(line)))[:_MAX_LINES]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 _STUB = "triton_python_backend_stub"
+_ANNOUNCED = re.compile(r"python_be\.cc:\d+\] \"TRITONBACKEND_ModelInstanceInitialize: (\S+) \(")
+_START_S = 3.0
+"""Longer than Triton takes from announcing an instance to starting its process."""
 
 
 @dataclass(frozen=True)
@@ -16,8 +21,21 @@ class Stub:
     instance: str
 
     def alive(self) -> bool:
-        """Return whether the process runs (a zombie does not)."""
-        return _state(self.pid) not in {"", "Z", "X"}
+        """Return whether the process runs."""
+        return runs(self.pid)
+
+
+class Loading:
+    """Notices a process that ended while its model was loading: Triton would wait for its answer for ever."""
+
+    def __init__(self) -> None:
+        self._missing_since_s: dict[str, float] = {}
+
+    def lost(self, log: str, running: Collection[Stub], now_s: float) -> list[str]:
+        """Return the instances that Triton's log has announced and that no process has run for a while."""
+        missing = set(_ANNOUNCED.findall(log)) - {stub.instance for stub in running}
+        self._missing_since_s = {name: self._missing_since_s.get(name, now_s) for name in missing}
+        return sorted(name for name, since_s in self._missing_since_s.items() if now_s - since_s >= _START_S)
 
 
 def running_stubs(server_pid: int) -> tuple[Stub, ...]:
@@ -44,8 +62,9 @@ def _stat(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()  # the name in parentheses may hold spaces
 
 
-def _state(pid: int) -> str:
-    return next(iter(_stat(pid)), "")
+def runs(pid: int) -> bool:
+    """Return whether a process runs; a zombie does not."""
+    return next(iter(_stat(pid)), "") not in {"", "Z", "X"}
 
 
 def _parent(pid: int) -> int:
