@@ -35,6 +35,20 @@ def test_files_of_an_earlier_run_go_and_files_of_others_stay(tmp_path):
     assert (tmp_path / "a/notes.txt").read_text() == "mine"
 
 
+@pytest.mark.parametrize("line", ["../victim.txt", "a/../../victim.txt", "{victim}", "link/victim.txt", ".."])
+def test_a_record_that_points_outside_is_refused(tmp_path, line):
+    victim, out = tmp_path / "victim.txt", tmp_path / "repo"
+    victim.write_text("mine")
+    write(FILES, out)
+    (out / "link").symlink_to(tmp_path)
+    with (out / RECORD).open("a") as record:
+        record.write(line.format(victim=victim) + "\n")
+    for act in (check, write):
+        with pytest.raises(InputError, match="not inside this folder"):
+            act(FILES, out)
+    assert victim.exists()
+
+
 def test_a_file_of_somebody_else_is_never_overwritten(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/config.pbtxt").write_text("by hand")

@@ -30,7 +30,7 @@ def write(files: Mapping[str, bytes], out: Path) -> list[str]:
     """
     recorded = _recorded(out)
     _refuse_foreign_files(files, recorded, out)
-    stale = [path for path in recorded if path not in files and (out / path).exists()]
+    stale = [path for path in recorded if path not in files and (out / path).is_file()]
     changed = [path for path, content in files.items() if _read(out / path) != content]
     # Recorded before written: a killed run leaves a record that names too much, never too little.
     _replace(out / RECORD, _record([*files, *stale]))
@@ -44,7 +44,7 @@ def write(files: Mapping[str, bytes], out: Path) -> list[str]:
 
 def check(files: Mapping[str, bytes], out: Path) -> list[str]:
     """Return the paths that :func:`write` would change."""
-    stale = [path for path in _recorded(out) if path not in files and (out / path).exists()]
+    stale = [path for path in _recorded(out) if path not in files and (out / path).is_file()]
     return sorted([path for path, content in files.items() if _read(out / path) != content] + stale)
 
 
@@ -68,8 +68,16 @@ def install(repo: Path, engine_dir: Path, tokenizer_dir: Path) -> None:
 
 
 def _recorded(out: Path) -> list[str]:
-    text = (_read(out / RECORD) or b"").decode()
-    return [line for line in text.splitlines() if line and not line.startswith("#")]
+    text = (_read(out / RECORD) or b"").decode(errors="surrogateescape")
+    paths = [line for line in text.splitlines() if line and not line.startswith("#")]
+    for path in paths:
+        if ".." in Path(path).parts or not (out / path).parent.resolve().is_relative_to(out.resolve()):
+            raise InputError(
+                f"names {path!r}, which is not inside this folder",
+                path=out / RECORD,
+                hint="take that line out: trtkit did not write it",
+            )
+    return paths
 
 
 def _record(paths: Iterable[str]) -> bytes:
