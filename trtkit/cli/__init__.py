@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
-import typer
+try:
+    import typer
 
-import trtkit
-from trtkit.cli import build, checkpoint, doctor, export, plan, proxy, repo, serve, up
-from trtkit.cli.console import report_error
-from trtkit.errors import EnvironmentLacks, TrtkitError
+    import trtkit
+    from trtkit.cli import build, checkpoint, doctor, export, plan, proxy, repo, serve, up
+    from trtkit.cli.console import report_error, tell_program
+    from trtkit.errors import EnvironmentLacks, InputError, TrtkitError
+except KeyboardInterrupt:  # Ctrl-C before main() can take it
+    sys.exit(130)
 
 EXIT_CODES = (
     "Exit codes: 0 done, 1 bug, 2 bad input or usage, 3 could not start, 4 environment lacks something, "
@@ -60,6 +64,10 @@ def _options(
 def _run() -> None:
     try:
         app()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise EnvironmentLacks(error.strerror or repr(error), path=error.filename) from error
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRA_OF:
@@ -77,9 +85,18 @@ def main() -> None:
     except TrtkitError as error:
         report_error(error)
         sys.exit(error.exit_code)
+    except SystemExit as end:
+        _tell_usage_error(end.__context__)
+        raise
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
         # The reader of our output left (`trtkit plan ... | head`): nothing to say to nobody.
         sys.stderr.close()
         sys.exit(0)
+
+
+def _tell_usage_error(error: Any) -> None:
+    """Tell a program what typer has told the person."""
+    if hasattr(error, "format_message"):
+        tell_program(InputError(error.format_message(), hint="see trtkit VERB --help"))

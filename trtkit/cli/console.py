@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import enum
 import json
+import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
 
 from trtkit.errors import ContractError, Problem, TrtkitError
 
@@ -33,12 +37,18 @@ def say(text: str) -> None:
 
 def show(text: str) -> None:
     """Write a result for a person."""
-    print(text, flush=True)  # noqa: T201
+    write(f"{text}\n")
 
 
 def write(text: str) -> None:
     """Write a piece of a result that goes on in the same line."""
-    print(text, end="", flush=True)  # noqa: T201
+    try:
+        print(text, end="", flush=True)  # noqa: T201
+    except OSError as error:
+        error.filename = "stdout"
+        # Python flushes what stdout still holds when it ends, and would fail again.
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+        raise
 
 
 def show_json(document: Any) -> None:
@@ -57,9 +67,30 @@ def listening(host: str, grpc_port: int, metrics_port: int) -> str:
     return f"proxy: grpc {host}:{grpc_port}, metrics http://{host}:{metrics_port}/metrics"
 
 
-def report_error(error: TrtkitError) -> None:
-    """Explain an error on stderr; with ``--output json`` also as a document on stdout."""
+def many(count: int, noun: str) -> str:
+    """Return the count with its noun: ``1 file``, ``2 files``."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def fail(error: TrtkitError, result: Mapping[str, Any]) -> NoReturn:
+    """End a verb that has both a result and an error: to a program they are one document."""
+    report_error(error, result)
+    raise typer.Exit(error.exit_code)
+
+
+def explain(error: TrtkitError) -> None:
+    """Explain an error to a person."""
     say(f"error: {error}" if "\n" not in str(error) else f"error:\n{error}")
+
+
+def report_error(error: TrtkitError, result: Mapping[str, Any] | None = None) -> None:
+    """Explain an error on stderr; with ``--output json`` also as a document on stdout, beside the result."""
+    explain(error)
+    tell_program(error, result)
+
+
+def tell_program(error: TrtkitError, result: Mapping[str, Any] | None = None) -> None:
+    """Write an error, beside the result, as the document that ``--output json`` promises."""
     if _wants_json(sys.argv):
         problems = [vars(problem) for problem in error.problems] if isinstance(error, ContractError) else []
         fields = {
@@ -68,7 +99,7 @@ def report_error(error: TrtkitError) -> None:
             "hint": error.hint,
             "exit_code": error.exit_code,
         }
-        show_json({"error": {**fields, "problems": problems}})
+        show_json({**(result or {}), "error": {**fields, "problems": problems}})
 
 
 def _wants_json(argv: list[str]) -> bool:
@@ -87,16 +118,16 @@ def progress() -> Iterator[ProgressCallback]:
 
 def plain_progress() -> ProgressCallback:
     """Return a callback that says when a step begins and how long it took."""
-    current, started_s = "", 0.0
+    started_s: dict[str, float] = {}
+    ended = set()
 
     def update(what: str, done: int, total: int | None) -> None:
-        nonlocal current, started_s
-        if what != current:
-            current, started_s = what, time.monotonic()
+        if what not in started_s:
+            started_s[what] = time.monotonic()
             say(f"{what} ...")
-        if total is not None and done >= total:
-            say(f"{what}: done in {time.monotonic() - started_s:.1f} s")
-            current = ""
+        if total is not None and done >= total and what not in ended:
+            say(f"{what}: done in {time.monotonic() - started_s[what]:.1f} s")
+            ended.add(what)
 
     return update
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from trtkit.cli.console import Output, show, show_json
+from trtkit.cli.console import Output, fail, show, show_json
 from trtkit.cli.options import OutputOption
 from trtkit.errors import EnvironmentLacks
 
@@ -19,12 +19,15 @@ def doctor(output: OutputOption = Output.TEXT) -> None:
     from trtkit.flow.doctor import findings
 
     found = findings()
-    if output is Output.JSON:
-        show_json({"schema": 1, "findings": [vars(each) for each in found]})
-    else:
+    result = {"schema": 1, "findings": [vars(each) for each in found]}
+    if output is Output.TEXT:
         for each in found:
             show(f"{'ok  ' if each.ok else 'LACK'}  {each.name:<22}{each.detail}")
             if each.hint:
                 show(f"      fix: {each.hint}")
-    if not all(each.ok for each in found):
-        raise EnvironmentLacks(f"{sum(not each.ok for each in found)} things are missing")
+    lacks = [each.name for each in found if not each.ok]
+    if lacks:
+        hint = "each lack above comes with its fix"
+        fail(EnvironmentLacks(f"this machine lacks {', '.join(lacks)}", hint=hint), result)
+    if output is Output.JSON:
+        show_json(result)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trtkit.cli.console import Output, progress, say, show, show_json
+from trtkit.cli.console import Output, fail, many, progress, say, show, show_json, warn
 from trtkit.cli.options import ContractArgument, OutputOption, SetOption
 from trtkit.errors import DriftError
 
@@ -35,17 +35,21 @@ def repo(
 
     with progress() as report:
         _, plan = resolve(load_contract(contract, overrides), Store(), report)
+    warn(plan.warnings)
     files = render(plan)
     drift = folder.check(files, out)
-    if not check:
-        folder.write(files, out)
-    if output is Output.JSON:
-        show_json({"schema": 1, "repository": out, "files": sorted(files), "changed": drift})
-    elif check and not drift:
-        show(f"{out}: {len(files)} files, as they should be")
-    elif not check:
-        show(f"{out}: {len(files)} files, {len(drift)} changed")
+    result = {"schema": 1, "repository": out, "files": sorted(files), "changed": drift}
     if check and drift:
         for path in drift:
             say(f"{out / path}: differs")
-        raise DriftError(f"{len(drift)} files differ", path=out, hint=f"run: trtkit repo {contract} -o {out}")
+        hint = f"run: trtkit repo {contract} -o {out}"
+        fail(
+            DriftError(f"{many(len(drift), 'file')} not as it would be written", path=out, hint=hint), result
+        )
+    if not check:
+        folder.write(files, out)
+    if output is Output.JSON:
+        show_json(result)
+    else:
+        found = "as they should be" if check else f"{len(drift)} changed"
+        show(f"{out}: {many(len(files), 'file')}, {found}")

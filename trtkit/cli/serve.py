@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from trtkit.cli.console import Output, plain_progress, run_until_signal, say, show, show_json
+from trtkit.cli.console import Output, explain, plain_progress, run_until_signal, say, show, show_json
 from trtkit.cli.options import OutputOption
+from trtkit.errors import TrtkitError
 
 
 def register(app: typer.Typer) -> None:
@@ -40,7 +41,10 @@ def serve(
             show(server.dry_run())
         return
 
+    ready = False
+
     async def run() -> None:
+        nonlocal ready
         report = plain_progress()
         report("start tritonserver", 0, None)
         with server:
@@ -52,6 +56,16 @@ def serve(
             else:
                 show(", ".join(f"{name} 127.0.0.1:{port}" for name, port in ports.items()))
             say(f"up until Ctrl-C; log in {log_file}")
+            ready = True
             await watch(server)
 
-    run_until_signal(run())
+    try:
+        finished = run_until_signal(run())
+    except TrtkitError as error:
+        if not ready:
+            raise
+        # Its one document is out already.
+        explain(error)
+        raise typer.Exit(error.exit_code) from None
+    if not finished and not ready:
+        raise typer.Exit(130)

