@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trtkit.catalog.architectures.fields import NEUTRAL, RESTATED
 from trtkit.errors import ContractError, Severity
 from trtkit.plan.hf_config import parse_hf_config
 
@@ -128,6 +129,15 @@ def test_default_rope_is_no_scaling():
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
         ({"embedding_multiplier": 12.0}, "embedding_multiplier"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        ({"rotary_dim": 8}, "rotary_dim"),
+        ({"rotary_emb_base": 5e5}, "rotary_emb_base"),
+        ({"rope_interleaved": True}, "rope_interleaved"),
+        ({"use_parallel_residual": True}, "use_parallel_residual"),
+        ({"rms_norm_add_unit_offset": True}, "rms_norm_add_unit_offset"),
+        ({"scale_emb": 12, "scale_depth": None}, "scale_emb"),
+        ({"causal": False}, "causal"),
+        ({"quantization": {"bits": 4, "group_size": 64}}, "quantization"),
+        ({"sliding_window": "x"}, "sliding_window"),
         ({"num_local_experts": 8}, "num_local_experts"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
     ],
@@ -153,6 +163,12 @@ def test_all_problems_come_at_once_and_name_the_file():
         {"embedding_multiplier": 1.0, "attn_logit_softcapping": None, "partial_rotary_factor": 1.0},
         {"transformers_version": "99.0", "use_cache": True, "pretraining_tp": 2},
         {"model_type": "from-the-future"},
+        {
+            "rotary_dim": 16,
+            "rotary_emb_base": 10_000,
+            "use_parallel_residual": False,
+            "rope_interleaved": False,
+        },
     ],
 )
 def test_what_changes_nothing_is_taken_without_a_word(changes):
@@ -176,6 +192,19 @@ def test_an_unknown_architecture_is_named_with_the_supported_ones():
 def test_generation_config_names_the_ends_of_an_answer():
     config, _ = parse({"eos_token_id": [258, 259, 258], "pad_token_id": 0}, eos_token_id=257, pad_token_id=-1)
     assert (config.eos_token_ids, config.pad_token_id) == ((258, 259), 0)
+
+
+def test_a_bad_token_names_the_file_it_is_in():
+    with pytest.raises(ContractError) as caught:
+        parse_hf_config(RAW, file="models/x/config.json", generation={"eos_token_id": "</s>"})
+    assert str(caught.value).startswith("models/x/generation_config.json: eos_token_id: must be a token id")
+
+
+def test_a_window_that_is_no_number_is_no_advice():
+    with pytest.raises(ContractError) as caught:
+        parse(sliding_window="x")
+    assert "must be a number of tokens or null, is 'x'" in str(caught.value)
+    assert "lower" not in str(caught.value)
 
 
 def test_tokens_that_cannot_occur_are_warned_of():
@@ -207,7 +236,7 @@ JSON = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from([*RAW, *KEYS]), JSON, max_size=3))
+@given(st.dictionaries(st.sampled_from([*RAW, *KEYS, *NEUTRAL, *RESTATED]), JSON, max_size=3))
 def test_whatever_a_file_says_it_is_a_config_or_a_list_of_problems(changes):
     try:
         config, _ = parse(**changes)

@@ -7,6 +7,7 @@ change the result and that the engine cannot honour is an error; a key that nobo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from trtkit.catalog.architectures import ARCHITECTURES, Architecture
@@ -18,6 +19,7 @@ from trtkit.plan.model import ModelConfig
 _TOKEN_KEYS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 _WINDOW_KEYS = frozenset({"sliding_window", "layer_types"})
+_QUANTIZED_KEYS = frozenset({"compression_config", "quantization", "quantization_config"})
 _DTYPES = {"bfloat16", "float16", "float32"}
 
 
@@ -36,7 +38,7 @@ def parse_hf_config(
         # Sizes that were reported as wrong would only be reported again.
         _check_geometry(fields, arch, config)
     _check_window(fields, arch, config)
-    _check_other_keys(fields, arch)
+    _check_other_keys(fields, arch, config)
     if errors := _errors(fields):
         raise ContractError(errors)
     return config, fields.problems
@@ -119,10 +121,14 @@ def _dtype(fields: Fields) -> str:
 def _token_ids(fields: Fields, name: str, generation: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the ids of one special token; as in transformers, ``generation_config.json`` goes first."""
     key = f"{name}_token_id"
-    value = generation[key] if generation.get(key) is not None else fields.raw.get(key)
+    first = generation.get(key) is not None
+    value = generation[key] if first else fields.raw.get(key)
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
-        fields.error(key, f"must be a token id or a list of them, is {value!r}")
+        file = str(PurePath(fields.file).with_name("generation_config.json")) if first else fields.file
+        fields.problems.append(
+            Problem(f"must be a token id or a list of them, is {value!r}", key=key, file=file)
+        )
         return ()
     # -1 is how early conversions wrote "none".
     return tuple(dict.fromkeys(token for token in ids if token >= 0))
@@ -160,7 +166,9 @@ def _check_window(fields: Fields, arch: Architecture, config: ModelConfig) -> No
     window = fields.raw.get("sliding_window", arch.sliding_window_default)
     if window is None or fields.raw.get("use_sliding_window") is False:
         return
-    if not isinstance(window, int) or 0 < window < config.max_position_embeddings:
+    if type(window) is not int:
+        fields.error("sliding_window", f"must be a number of tokens or null, is {window!r}")
+    elif 0 < window < config.max_position_embeddings:
         fields.error(
             "sliding_window",
             f"attention reaches back {window} tokens only, which this architecture's engine cannot honour",
@@ -168,18 +176,24 @@ def _check_window(fields: Fields, arch: Architecture, config: ModelConfig) -> No
         )
 
 
-def _check_other_keys(fields: Fields, arch: Architecture) -> None:
+def _check_other_keys(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
     """Compare every remaining key with what is known: neutral, ignorable, or neither."""
     read = {key for keys in arch.keys.values() for key in keys} | ROPE_KEYS | _TOKEN_KEYS | _WINDOW_KEYS
+    sound = not _errors(fields)
     for key, value in fields.raw.items():
-        if key in read or key in _DTYPE_KEYS or key in arch.ignorable:
+        if value is None or key in read or key in _DTYPE_KEYS or key in arch.ignorable:
             continue
-        if key == "quantization_config" and value is not None:
+        if key in _QUANTIZED_KEYS:
             fields.error(key, "the checkpoint is quantized already", "give the checkpoint it was made from")
         elif key in arch.neutral:
-            if value is not None and value not in arch.neutral[key]:
+            if value not in arch.neutral[key]:
                 fields.error(
                     key, f"{value!r} would change the result, and {arch.name} engines cannot honour it"
                 )
-        elif value is not None:
+        elif key in arch.restated:
+            expected = getattr(config, arch.restated[key])
+            if sound and value != expected:
+                message = f"says {value!r}, and {arch.name} engines would go by {expected!r}"
+                fields.error(key, message, f"remove it if the model was trained with {expected!r}")
+        else:
             fields.warn(key, "the field is not known and is not used")

@@ -91,6 +91,8 @@ class Architecture:
     rope_types: Mapping[str, RopeType]
     neutral: Mapping[str, tuple[Any, ...]]
     """Keys that change the result and that the engine cannot honour, with the values that change nothing."""
+    restated: Mapping[str, str]
+    """Keys that change the result too, unless their value is that of a field of ``ModelConfig``."""
     ignorable: frozenset[str]
     """Keys of ``config.json`` that do not change the result of inference."""
     engine_config: Mapping[str, Any]

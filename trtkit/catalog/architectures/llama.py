@@ -11,7 +11,7 @@ from trtkit.catalog.architectures.architecture import (
     TensorRule,
     When,
 )
-from trtkit.catalog.architectures.fields import IGNORABLE, NEUTRAL
+from trtkit.catalog.architectures.fields import IGNORABLE, NEUTRAL, RESTATED
 
 _HF = "model.layers.{layer}."
 _TRT = "transformer.layers.{layer}."
@@ -130,6 +130,7 @@ LLAMA = Architecture(
         ),
     },
     neutral=NEUTRAL,
+    restated=RESTATED,
     ignorable=IGNORABLE,
     engine_config={"position_embedding_type": "rope_gpt_neox"},
     tensors=(
