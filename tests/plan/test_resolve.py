@@ -87,6 +87,22 @@ def test_each_impossible_wish_is_refused_by_its_key_and_with_a_fix(
     assert problems[key].hint
 
 
+@pytest.mark.parametrize("kind", ["yarn", "dynamic"])
+def test_rotary_scaling_that_the_back_end_does_not_run_is_refused(contract_with, smollm2, machine, kind):
+    with pytest.raises(ContractError, match=f"does not run this model's {kind} rotary scaling") as caught:
+        make_plan(contract_with(), replace(smollm2, rotary_scaling={"type": kind, "factor": 2.0}), machine)
+    assert [(problem.key, bool(problem.hint)) for problem in caught.value.problems] == [
+        ("model.source", True)
+    ]
+
+
+def test_two_classes_of_one_priority_are_a_warning(contract_with, smollm2, machine):
+    classes = {name: {"priority": 1, "ttft_ms": 500} for name in ("a", "b")}
+    (warning,) = make_plan(contract_with(classes=classes), smollm2, machine).warnings
+    assert warning.key == "classes.b.priority"
+    assert "`priority` parameter means a" in warning.message
+
+
 def test_a_class_without_promise_is_a_warning(contract_with, smollm2, machine):
     plan = make_plan(contract_with(classes={"a": {"priority": 1}}), smollm2, machine)
     assert [warning.key for warning in plan.warnings] == ["classes.a"]

@@ -39,10 +39,14 @@ class BackendFacts:
     tokens_per_block: tuple[int, ...]
     max_ranks: int
     needs_gpu: bool
+    rope_types: tuple[str, ...]
+    """Scalings of rotary embeddings; every back end runs those without."""
 
 
 BACKENDS: dict[str, BackendFacts] = {
     # OpenVINO's CPU plugin has one block size.
-    "cpu": BackendFacts(("none", "int8-wo"), ("auto",), (32,), max_ranks=1, needs_gpu=False),
+    "cpu": BackendFacts(
+        ("none", "int8-wo"), ("auto",), (32,), max_ranks=1, needs_gpu=False, rope_types=("linear", "llama3")
+    ),
 }
 """Back ends that this release builds for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,10 +13,28 @@ from typing import Any, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from trtkit.contract.models import Contract
+from trtkit.contract.models import NAME_HINT, Contract
 from trtkit.errors import ContractError, InputError, Problem
 
 Key = tuple[str | int, ...]
+
+
+class _Loader(yaml.SafeLoader):
+    """Names the place of a value that cannot be made, and reads ``1e9`` as the number that YAML 1.2 has there."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Make the value of one node."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
+            kind = node.tag.rpartition(":")[2]
+            message = f"{node.value!r} is no {kind} ({error}); quote it where text is meant"
+            raise yaml.constructor.ConstructorError(None, None, message, node.start_mark) from error
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+$"), list("-+.0123456789")
+)
 
 
 @dataclass(frozen=True)
@@ -68,15 +87,18 @@ def load_contract(path: Path, overrides: Sequence[str] = ()) -> ContractFile:
 def _parse(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Problem]]:
     """Return plain data, the line of every key, and what is wrong with the YAML itself."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
+        keys = list(_walk(yaml.compose(text, Loader=_Loader), ()))
+        data = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+    except RecursionError:
+        problem = Problem("nested too deeply", file=str(path), hint="no value may contain itself by an alias")
+        return None, {}, [problem]
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         message = f"not valid YAML: {getattr(error, 'problem', None) or error}"
         return None, {}, [Problem(message, file=str(path), line=mark.line + 1 if mark else None)]
     lines: dict[Key, int] = {}
     problems = []
-    for key, line in _walk(root, ()):
+    for key, line in keys:
         if key in lines:
             hint = f"keep one of them; the first is on line {lines[key]}"
             problems.append(Problem("the key is given twice", _dotted(key), hint, str(path), line))
@@ -110,9 +132,10 @@ def _apply(raw: dict[str, Any], lines: dict[Key, int], override: str) -> None:
     if not isinstance(section, dict):
         raise InputError(f"--set {override}: {'.'.join(parents)} is not a section")
     try:
-        section[leaf] = yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise InputError(f"--set {override}: the value is not valid YAML: {error}") from error
+        section[leaf] = yaml.load(value, _Loader)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, RecursionError) as error:
+        reason = getattr(error, "problem", None) or error
+        raise InputError(f"--set {override}: the value is not valid YAML: {reason}") from error
     lines.pop((*parents, leaf), None)
 
 
@@ -125,13 +148,15 @@ def _explain(item: Any, path: Path, lines: Mapping[Key, int]) -> Problem:
         names = list(_fields_at(key[:-1]))
         message, hint = "unknown key", f"{_nearest(str(key[-1]), names)}allowed here: {', '.join(names)}"
     elif kind == "missing":
-        message, hint = "the key is required", _description_at(key)
+        message, hint = "the key is required", _example_at(key)
     elif kind == "enum":
         allowed = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         message, hint = (
             f"{given!r} is not one of {', '.join(allowed)}",
             _nearest(str(given), allowed).rstrip("; "),
         )
+    elif kind == "string_pattern_mismatch":
+        message, hint = f"{given!r} is no name", NAME_HINT
     elif kind.startswith("value_error"):
         message = item["msg"].removeprefix("Value error, ")
     elif kind in ("float_type", "float_parsing") and str(key[-1]).endswith("_ms"):
@@ -181,7 +206,10 @@ def _fields_at(key: Key) -> Iterable[str]:
     return model.model_fields if model else ()
 
 
-def _description_at(key: Key) -> str:
+def _example_at(key: Key) -> str:
     model = _model_at(key[:-1])
-    field = model.model_fields.get(str(key[-1])) if model else None
-    return field.description or "" if field else ""
+    examples = model.model_fields[str(key[-1])].examples if model else None
+    if not examples:
+        return ""
+    written = yaml.safe_dump({key[-1]: examples[0]}, default_flow_style=True, sort_keys=False)
+    return f"write for instance `{written.strip()[1:-1]}`"

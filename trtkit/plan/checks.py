@@ -43,6 +43,17 @@ def backend_problems(contract: Contract) -> list[Problem]:
     return problems
 
 
+def backend_runs_rope(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
+    """A back end that does not scale the rotary angles as the model was trained would give other text."""
+    name = contract.engine.backend.value
+    kind, known = (model.rotary_scaling or {}).get("type"), BACKENDS[name].rope_types
+    if kind is not None and kind not in known:
+        message = (
+            f"the {name} back end does not run this model's {kind} rotary scaling (rope_type in config.json)"
+        )
+        yield Problem(message, "model.source", f"use a model with {' or '.join(known)} scaling, or none")
+
+
 def sequence_fits_model(_: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """A sequence longer than the model's positions would be read by a position table that does not exist."""
     if plan.limits.max_seq_len > model.max_position_embeddings:
@@ -130,7 +141,21 @@ def promises_are_consistent(contract: Contract, _: ModelConfig, __: Plan) -> Ite
             )
 
 
+def priorities_name_one_class(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
+    """Triton's ``priority`` parameter is a number, and a number can mean one class only."""
+    first: dict[int, str] = {}
+    for name, spec in contract.classes.items():
+        meant = first.setdefault(spec.priority, name)
+        if meant != name:
+            message = (
+                f"{meant} has priority {spec.priority} too, and Triton's `priority` parameter means {meant}"
+            )
+            hint = "give each class its own, or let clients name the class by `x-trtkit-class`"
+            yield Problem(message, f"classes.{name}.priority", hint, severity=Severity.WARNING)
+
+
 CHECKS: tuple[Check, ...] = (
+    backend_runs_rope,
     sequence_fits_model,
     prompt_leaves_room,
     step_holds_batch,
@@ -138,6 +163,7 @@ CHECKS: tuple[Check, ...] = (
     memory_holds_all,
     classes_fit_engine,
     promises_are_consistent,
+    priorities_name_one_class,
 )
 """All checks, in the order in which their problems are listed."""
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trtkit.catalog.formats import BACKENDS
 from trtkit.errors import StageError
 
 ARCHITECTURES = frozenset(
@@ -129,7 +130,7 @@ def _refuse(config: Mapping[str, Any]) -> None:
             f"it runs gated MLPs with {' or '.join(ACTIVATIONS)}",
         ),
         (
-            scaling_kind(config.get("rotary_scaling")) not in {"none", "linear", "llama3"},
+            scaling_kind(config.get("rotary_scaling")) not in {"none", *BACKENDS["cpu"].rope_types},
             f"rotary scaling {scaling_kind(config.get('rotary_scaling'))!r} is not supported by the CPU back end",
             "it runs plain, linear and llama3 rotary embeddings",
         ),
