@@ -239,10 +239,16 @@ def test_plain_and_quantized_configs_differ_in_quantization_only(tiny_llama, pla
 def test_weight_only_names_the_layers_that_do_not_divide(tiny_llama, int8_wo):
     text = refusal(tiny_llama(intermediate_size=96), int8_wo, ContractError)
     assert (
-        "layers.1.mlp.proj.weight: INT8 weight-only needs both sides to be multiples of 64, the layer is 64 x 96"
+        "layers.0.mlp.proj.weight: INT8 weight-only needs both sides to be multiples of 64, the layer is 64 x 96"
         in text
     )
     assert "attention" not in text
+
+
+def test_advice_on_a_layer_is_about_that_layer(tiny_llama, int8_wo):
+    text = refusal(tiny_llama(num_key_value_heads=1), int8_wo, ContractError)
+    assert "attention.qkv.weight: INT8 weight-only needs" in text
+    assert "MLP" not in text
 
 
 @pytest.mark.parametrize(

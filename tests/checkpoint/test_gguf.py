@@ -149,8 +149,25 @@ def test_damaged_numbers_are_refused_by_name(write_gguf, weights):
     assert "model.layers.0.post_attention_layernorm.weight holds NaN" in refusal(write_gguf())
 
 
-@pytest.mark.parametrize("size", [0, 3, 100, 20_000])
+@pytest.mark.parametrize("size", [3, 100, 20_000])
 def test_a_cut_file_is_no_model(write_gguf, size):
     path = write_gguf()
     path.write_bytes(path.read_bytes()[:size])
     assert "not a whole GGUF file" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"the file is empty (0 bytes)"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\r\noid sha256:4d7a\r\nsize 5000\r\n",
+            "pointer, not the file",
+        ),
+        (b"<!DOCTYPE html><html><body>404</body></html>", "an HTML page, not a GGUF file"),
+    ],
+)
+def test_what_stands_in_for_a_file_is_recognized(write_gguf, content, message):
+    path = write_gguf()
+    path.write_bytes(content)
+    assert message in refusal(path)

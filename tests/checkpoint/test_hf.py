@@ -47,6 +47,17 @@ def test_every_pointer_is_listed_with_the_size_it_stands_for(tiny_llama):
     assert "git lfs pull" in text
 
 
+def test_dead_links_are_listed_with_what_they_name(tiny_llama):
+    folder = tiny_llama()
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("../blobs/4d7a")
+    (folder / "tokenizer.json").symlink_to("../blobs/5e8b")
+    (folder / "README.md").symlink_to("nowhere")
+    text = refusal(folder)
+    assert "not there: model.safetensors -> ../blobs/4d7a, tokenizer.json -> ../blobs/5e8b\n" in text
+    assert "cp -rL" in text
+
+
 def test_missing_shards_are_listed(tiny_llama):
     folder = tiny_llama(shards=3)
     (folder / SHARD.format(2)).unlink()

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from trtkit.checkpoint.cast import cast_chunks
+from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.mapping import MappedTensor, map_tensors, tied_copies
 from trtkit.checkpoint.progress import Progress, silent
@@ -25,6 +26,8 @@ WEIGHT_ONLY = "W8A16"
 _ALGORITHMS = (None, WEIGHT_ONLY)
 _WEIGHT_ONLY_MULTIPLE = 64
 """Both sides of a weight-only layer; TensorRT-LLM pads others by itself and then finds their shapes wrong."""
+
+_PADDING = ", or pad the gated MLP (intermediate_size) with zeros in the source"
 
 
 @dataclass(frozen=True)
@@ -139,14 +142,13 @@ def _check_multiples(mapped: Sequence[MappedTensor], folder: Path) -> None:
             f"INT8 weight-only needs both sides to be multiples of {multiple}, the layer is "
             f"{tensor.target.shape[0]} x {tensor.target.shape[1]}",
             key=tensor.target.name,
-            file=str(folder),
-            hint="use weights: none; a gated MLP's intermediate_size may also be padded with zeros in the source",
+            hint="use weights: none" + (_PADDING if ".mlp." in tensor.target.name else ""),
         )
         for tensor in mapped
         if tensor.target.rule.is_linear and any(side % multiple for side in tensor.target.shape)
     ]
     if problems:
-        raise ContractError(problems)
+        raise ContractError(condense(problems, file=str(folder)))
 
 
 def _check_space(out: Path, needed_bytes: int) -> None:

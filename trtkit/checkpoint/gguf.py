@@ -17,6 +17,7 @@ from trtkit.checkpoint.mapping import map_tensors
 from trtkit.checkpoint.progress import Progress, silent
 from trtkit.checkpoint.safetensors import CHUNK_BYTES, Array, SafetensorsWriter, TensorInfo, TensorSpec
 from trtkit.checkpoint.staging import staged_folder, write_json
+from trtkit.checkpoint.stand_ins import check_file
 from trtkit.errors import EnvironmentLacks, InputError
 from trtkit.plan.hf_config import parse_hf_config
 from trtkit.plan.model import ModelConfig
@@ -98,6 +99,7 @@ def _open(path: Path) -> tuple[dict[str, Any], Sequence[ReaderTensor]]:
     except ImportError as error:
         hint = "pip install 'trtkit[gguf]'"
         raise EnvironmentLacks("reading GGUF files needs the gguf library", hint=hint) from error
+    check_file(path, kind="GGUF")
     try:
         reader = GGUFReader(path)
         return {name: field.contents() for name, field in reader.fields.items()}, reader.tensors

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtkit.checkpoint.safetensors import TensorInfo, lfs_size, read_header
+from trtkit.checkpoint.safetensors import TensorInfo, read_header
+from trtkit.checkpoint.stand_ins import check_links, lfs_size
 from trtkit.errors import InputError, Problem
 from trtkit.plan.hf_config import parse_hf_config
 from trtkit.plan.model import ModelConfig
@@ -18,6 +19,7 @@ _GENERATION = "generation_config.json"
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _TOKENIZER = "tokenizer.json"
+_SUFFIXES = {".safetensors", ".json", ".bin", ".model"}
 CONFIG_FILES = (_CONFIG, _GENERATION)
 """Files beside the weights that decide what they mean."""
 _SAVE_AS_SAFETENSORS = (
@@ -45,7 +47,7 @@ class HfCheckpoint:
         """
         if not folder.is_dir():
             raise InputError("there is no such folder", path=folder)
-        _refuse_pointers(folder)
+        _check_files(folder)
         raw = read_json(folder / _CONFIG)
         generation = folder / _GENERATION
         config, warnings = parse_hf_config(
@@ -81,13 +83,17 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _refuse_pointers(folder: Path) -> None:
-    """List every Git-LFS pointer at once: one command fetches them all."""
-    files = [
-        path
-        for path in sorted(folder.iterdir())
-        if path.suffix in {".safetensors", ".json", ".bin", ".model"}
-    ]
+def _check_files(folder: Path) -> None:
+    """Refuse dead links and Git-LFS pointers, each kind all at once: one command fetches them all."""
+    try:
+        files = sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
+        check_links(folder, files)
+        _refuse_pointers(folder, files)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", path=error.filename or folder) from error
+
+
+def _refuse_pointers(folder: Path, files: Sequence[Path]) -> None:
     sizes = [(path.name, lfs_size(path)) for path in files if path.is_file()]
     pointers = [f"{name} ({size:,} bytes)" for name, size in sizes if size is not None]
     if pointers:

@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from trtkit.checkpoint.stand_ins import HEAD_BYTES, check_start
 from trtkit.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,7 +49,6 @@ _CODES = {
 }
 _NAMES = {name: code for code, name in _CODES.items()}
 _MAX_HEADER_BYTES = 100_000_000
-_LFS_FIRST_LINE = b"version https://git-lfs"
 _DOWNLOAD_AGAIN = "download the file again"
 
 
@@ -98,16 +98,6 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(getattr(ml_dtypes, name, name))
 
 
-def lfs_size(path: Path) -> int | None:
-    """Return the size that a Git-LFS pointer file stands for, or None when the file is not a pointer."""
-    with path.open("rb") as file:
-        head = file.read(1024)
-    if not head.startswith(_LFS_FIRST_LINE):
-        return None
-    sizes = [line[5:] for line in head.split(b"\n") if line.startswith(b"size ")]
-    return int(sizes[0]) if sizes and sizes[0].isdigit() else 0
-
-
 def read_header(path: Path) -> dict[str, TensorInfo]:
     """Return the tensors of one file by name, from its header alone.
 
@@ -117,8 +107,8 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            start = file.read(1024)
-            _check_start(path, start, size)
+            start = file.read(HEAD_BYTES)
+            check_start(path, start, kind="safetensors")
             header_bytes = int.from_bytes(start[:8], "little")
             _check_header_length(path, header_bytes, size)
             file.seek(8)
@@ -130,19 +120,6 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     tensors = {name: _tensor(path, name, entry, data_start) for name, entry in entries.items()}
     _check_layout(path, tensors.values(), data_start, size)
     return tensors
-
-
-def _check_start(path: Path, start: bytes, size: int) -> None:
-    """Recognize what is commonly found in place of a safetensors file."""
-    if size == 0:
-        raise InputError("the file is empty (0 bytes)", path=path, hint=_DOWNLOAD_AGAIN)
-    if start.startswith(_LFS_FIRST_LINE):
-        message = f"a Git-LFS pointer, not the file itself ({lfs_size(path) or 0:,} bytes)"
-        raise InputError(message, path=path, hint="run `git lfs pull` in the model's folder")
-    # A header of 60 bytes also begins with "<"; but its length ends in zero bytes.
-    if start.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"<" and 0 not in start[:8]:
-        hint = "open it in a text editor to see what the server said, then download the file again"
-        raise InputError("an HTML page, not a safetensors file", path=path, hint=hint)
 
 
 def _check_header_length(path: Path, header_bytes: int, size: int) -> None:
