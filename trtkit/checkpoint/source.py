@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import zipfile
@@ -45,7 +46,7 @@ def resolve(source: str, base: Path, store: Path, progress: Progress) -> Path:
             f"sources are Hugging Face folders, .gguf files, and {_KNOWN}: download it, then name its place"
         )
         raise InputError(message, hint=hint)
-    path = base / Path(source).expanduser()
+    path = base / os.path.expanduser(source)
     if path.is_dir():
         return path.resolve()
     if path.is_file():
@@ -65,7 +66,7 @@ def find(source: str, base: Path, store: Path) -> Path | None:
         requirement = source.removeprefix(_PYPI)
         kept = _package_folder(requirement, store) if requirement in PACKAGES else None
     else:
-        path = base / Path(source).expanduser()
+        path = base / os.path.expanduser(source)
         if path.is_dir():
             return path.resolve()
         kept = _file_folder(path, store) if path.suffix == ".gguf" and path.is_file() else None
