@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import yaml
@@ -11,6 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from tests.checkpoint.conftest import tiny_llama  # noqa: F401 - a fixture
+from trtkit.errors import StageError
 
 LIMITS = {"max_batch_size": 4, "max_seq_len": 64, "max_num_tokens": 64}
 
@@ -87,11 +90,12 @@ def test_verbs_that_say_no_give_result_and_error_in_one_document(trtkit, contrac
     assert document["changed"]
 
 
-def test_convert_and_repo_show_what_is_odd(trtkit, contract, tiny_llama, tmp_path, monkeypatch):  # noqa: F811
+def test_every_verb_shows_what_is_odd(trtkit, contract, tiny_llama, tmp_path):  # noqa: F811
     path = contract()
     text = path.read_text().replace("ttft_ms: 100", "sheddable: true")
     path.write_text(text)
     assert "warning: " in trtkit("repo", path, "-o", tmp_path / "repo")[2]
+    assert "warning: " in trtkit("build", path, "--dry-run")[2]
     folder = tiny_llama(eos_token_id=None)
     assert "warning: " in trtkit("convert", folder, "-o", tmp_path / "out")[2]
 
@@ -225,6 +229,39 @@ def test_plan_problems_point_at_lines_of_the_contract(trtkit, contract):
     path.write_text(path.read_text().replace("max_seq_len: 64", "max_seq_len: 640"))
     line = path.read_text().splitlines().index("    max_seq_len: 640") + 1
     assert f"{path}:{line}: engine.limits.max_seq_len" in trtkit("plan", path)[2]
+
+
+class ReadyServer:
+    log_file = grpc_port = http_port = metrics_port = 1
+
+    def __init__(self, *_, **__): ...
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_): ...
+    def wait_ready(self): ...
+
+
+def test_serve_gives_one_document_when_triton_dies_later(trtkit, tmp_path, monkeypatch):
+    async def die(_):
+        raise StageError("tritonserver died")
+
+    monkeypatch.setattr("trtkit.triton.server.TritonServer", ReadyServer)
+    monkeypatch.setattr("trtkit.flow.up.watch", die)
+    code, out, err = trtkit("serve", tmp_path, "--output", "json")
+    assert code == 5
+    assert json.loads(out)["ports"] == {"grpc": 1, "http": 1, "metrics": 1}
+    assert "died" in err
+
+
+def test_serve_that_is_interrupted_before_it_is_ready_says_so(trtkit, tmp_path, monkeypatch):
+    def interrupt(_):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+
+    monkeypatch.setattr(ReadyServer, "wait_ready", interrupt)
+    monkeypatch.setattr("trtkit.triton.server.TritonServer", ReadyServer)
+    assert trtkit("serve", tmp_path)[0] == 130
 
 
 def test_a_port_in_use_is_named(trtkit, tmp_path):

