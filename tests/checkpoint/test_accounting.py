@@ -80,8 +80,7 @@ def test_biases_of_another_architecture_are_one_problem_whatever_the_flag_says(t
     names = [f"model.layers.{layer}.self_attn.o_proj.bias" for layer in (0, 1)]
     folder = tiny_llama(attention_bias=True, edit=drop(*names))
     change_config(folder, attention_bias=flag)
-    problems = problems_of(folder)
-    (problem,) = problems
+    (problem,) = problems_of(folder)
     assert "self_attn.v_proj.bias but not self_attn.o_proj.bias" in problem.message
     assert "set attention_bias" not in str(problem)
 
@@ -92,6 +91,18 @@ def test_one_mistake_is_told_once_for_all_layers(tiny_llama):
     problems = problems_of(folder)
     assert len(problems) == 4
     assert "is 128 x 64 (and in layers 1-2, 4-5)" in str(problems)
+
+
+def test_experts_are_not_taken_for_layers(tiny_llama):
+    def edit(tensors):
+        names = [f"model.layers.{layer}.experts.{expert}.w" for layer in (0, 1) for expert in (0, 1)]
+        tensors.update({name: np.zeros(1, np.float32) for name in names})
+
+    problems = problems_of(tiny_llama(edit=edit))
+    assert [problem.key for problem in problems] == [
+        f"model.layers.0.experts.{expert}.w" for expert in (0, 1)
+    ]
+    assert all(problem.message.endswith("(and in layer 1)") for problem in problems)
 
 
 def test_problems_without_end_are_cut(tiny_llama):

