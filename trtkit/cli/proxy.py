@@ -26,10 +26,12 @@ def proxy(
     """Speak Triton's gRPC to services and keep the contract's promises; Ctrl-C drains, a second one forces."""
     from trtkit.contract import load_contract
     from trtkit.engine.store import Store
-    from trtkit.flow.build import resolve
+    from trtkit.flow.build import need_tokenizer, resolve
     from trtkit.proxy.config import ProxyConfig
     from trtkit.proxy.server import run
+    from trtkit.triton.ports import choose_ports
 
+    choose_ports(("gRPC", "metrics"), (grpc_port, metrics_port), host=host)
     file = load_contract(contract, overrides)
     with progress() as report:
         source, plan = resolve(file, Store(), report)
@@ -38,7 +40,7 @@ def proxy(
         file.contract,
         plan,
         upstream=upstream,
-        tokenizer=source.tokenizer_file,
+        tokenizer=need_tokenizer(source),
         host=host,
         grpc_port=grpc_port,
         metrics_port=metrics_port,

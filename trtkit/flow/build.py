@@ -124,22 +124,26 @@ def stages(source: HfCheckpoint, plan: Plan, store: Store, report: Report) -> tu
     Raises:
         InputError: The source has no tokenizer that fits, without which no text model can be served.
     """
-    _check_tokenizer(source)
+    need_tokenizer(source)
     checkpoint = convert_stage(source, plan, report)
     engine = compile_stage(checkpoint, plan, store, report)
     return checkpoint, engine, repo_stage(engine, source, plan, store, report)
 
 
-def _check_tokenizer(source: HfCheckpoint) -> None:
-    """Find what is wrong with the tokenizer before any work, and not when Triton starts."""
+def need_tokenizer(source: HfCheckpoint) -> Path:
+    """Return the source's ``tokenizer.json``.
+
+    Raises:
+        InputError: It is missing, cannot be read, or is of another model; better now than when Triton starts.
+    """
     hint = "save it there: AutoTokenizer.from_pretrained(MODEL, use_fast=True).save_pretrained(FOLDER)"
     file, vocab_size = source.tokenizer_file, source.config.vocab_size
     if file is None:
         raise InputError("there is no tokenizer.json", path=source.folder, hint=hint)
     try:
         from tokenizers import Tokenizer
-    except ModuleNotFoundError:
-        return
+    except ModuleNotFoundError:  # building needs it no more than that
+        return file
     try:
         last = max(Tokenizer.from_file(str(file)).get_vocab().values(), default=-1)
     except Exception as error:  # the binding raises bare Exception
@@ -147,6 +151,7 @@ def _check_tokenizer(source: HfCheckpoint) -> None:
     if last >= vocab_size:
         message = f"the tokenizer has tokens up to {last}, the model's vocabulary ends at {vocab_size - 1}"
         raise InputError(message, path=file, hint="use the tokenizer that the model was trained with")
+    return file
 
 
 def convert_source(
