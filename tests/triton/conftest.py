@@ -237,13 +237,19 @@ class Stream:
         self._client.close()
 
 
-TYPES = {bool: (bool, "BOOL"), int: (np.int32, "INT32"), float: (np.float32, "FP32"), str: (object, "BYTES")}
+TYPES = {
+    bool: (bool, "BOOL"),
+    int: (np.int32, "INT32"),
+    float: (np.float32, "FP32"),
+    str: (object, "BYTES"),
+    bytes: (object, "BYTES"),
+}
 
 
 def _input(name: str, value):
     """A scalar becomes [[value]], a list of rows stays."""
     rows = value if isinstance(value, list) else [[value]]
-    first = np.ravel(np.array(rows, object))[0]
+    first = next(iter(np.ravel(np.array(rows, object))), 0)
     dtype, triton_type = (np.uint64, "UINT64") if name == "seed" else TYPES[type(first)]
     array = np.array(rows, dtype)
     tensor = grpcclient.InferInput(name, array.shape, triton_type)

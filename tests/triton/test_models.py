@@ -98,6 +98,72 @@ def test_errors_of_the_engine_keep_text_and_code_through_bls(ask):
     assert errors[0].message() in errors[1].message()  # the ensemble adds its name
 
 
+@pytest.mark.parametrize("model", TEXT_MODELS)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"text_input": ""}, "the prompt is empty"),
+        ({"text_input": b"\xff"}, "is not UTF-8"),
+        ({"stop_words": [[b"ok", b"\xff"]]}, "is not UTF-8"),
+        ({"bad_words": [[b"\xff"]]}, "is not UTF-8"),
+    ],
+    ids=["empty prompt", "prompt", "stop words", "bad words"],
+)
+def test_bad_text_is_the_clients_mistake(ask, model, change, message):
+    stream = ask(model, **({"text_input": "a", "max_tokens": 5} | change))
+    assert list(stream) == []
+    assert stream.error.status() == "StatusCode.INVALID_ARGUMENT"
+    assert message in stream.error.message()
+    if model == "tensorrt_llm_bls" and "UTF-8" in message:
+        assert f"'{next(iter(change))}'" in stream.error.message()  # as the client calls it
+
+
+WHOLE_INPUTS = {
+    "tensorrt_llm_bls": {"text_input": "a", "max_tokens": 5},
+    "preprocessing": {"QUERY": "a", "REQUEST_OUTPUT_LEN": 5},
+    "tensorrt_llm": {"input_ids": [[5]], "input_lengths": 1, "request_output_len": 5},
+    "postprocessing": {"TOKENS_BATCH": [[[5]]], "SEQUENCE_LENGTH": [[1]]},
+}
+OTHERS = {
+    "tensorrt_llm_bls": {"stream": True, "end_id": 1},
+    "preprocessing": {"END_ID": 1, "PAD_ID": 1},
+    "tensorrt_llm": {"end_id": 1, "pad_id": 1},
+    "postprocessing": {"CONTEXT_IDS": [[[5]]]},
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "name"), [(model, name) for model, inputs in WHOLE_INPUTS.items() for name in inputs]
+)
+def test_missing_input_is_named(ask, model, name):
+    """Triton 24.10 only counts the inputs: an optional one hides that a required one is missing."""
+    inputs = WHOLE_INPUTS[model] | OTHERS[model]
+    del inputs[name]
+    stream = ask(model, **inputs)
+    assert list(stream) == []
+    assert stream.error.status() == "StatusCode.INVALID_ARGUMENT"
+    assert f"input '{name}' is missing" in stream.error.message()
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs"),
+    [
+        ("ensemble", {"text_input": "", "max_tokens": 5}),
+        ("preprocessing", {"QUERY": "", "REQUEST_OUTPUT_LEN": 5}),
+        ("tensorrt_llm", {"input_ids": [[5]], "input_lengths": 1, "request_output_len": 0}),
+        ("tensorrt_llm_bls", {"text_input": "a", "max_tokens": 0}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_bad_requests_harm_nobody(ask, server, model, inputs):
+    """Triton 24.10 crashes when a stream fails while its request is still being handed over."""
+    for _ in range(30):
+        stream = ask(model, **inputs)
+        assert list(stream) == []
+        assert stream.error.status() == "StatusCode.INVALID_ARGUMENT"
+    assert server.failure() == ""
+
+
 def tokens(**more):
     return {"input_ids": [[5, 6, 7, 0]], "input_lengths": 3, "request_output_len": 8, "end_id": -1} | more
 
@@ -116,6 +182,7 @@ def test_engine_model_streams_only_new_tokens_and_echoes_on_request(ask):
     [
         ({"input_lengths": 9}, "input_lengths"),
         ({"request_output_len": 0}, "request_output_len"),
+        ({"input_ids": [[]], "input_lengths": 0}, "the prompt is empty"),
         ({"stop_words_list": [[[1, 2], [3, -1]]]}, "Sparse list"),
         ({"stop": True}, "request ID is not provided"),
         ({"embedding_bias": [[0.5] * 480]}, "embedding_bias"),

@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 
 SPELL_CODE = "trtkit_spell_error_code"
-"""Request parameter by which the BLS model asks the engine model for errors with their code spelled out."""
+"""Request parameter by which the BLS model asks its children for errors with their code spelled out."""
+
+
+SETTLE_S = 0.03
+"""How old a request must be before it may fail.
+
+An error ends the stream of a client that asked for gRPC errors, and Triton 24.10 crashes as a whole when that
+happens while its own thread is still handing the request over.
+"""
 
 
 class Refusal(Exception):
@@ -65,6 +73,14 @@ def array(request: Any, name: str) -> np.ndarray[Any, Any] | None:
     """Return an input as an array, None when the request lacks it."""
     tensor = _stub().get_input_tensor_by_name(request, name)
     return None if tensor is None else tensor.as_numpy()
+
+
+def required(request: Any, name: str) -> np.ndarray[Any, Any]:
+    """Return an input as an array; raises Refusal when the request lacks it, which Triton 24.10 does not notice."""
+    values = array(request, name)
+    if values is None:
+        raise Refusal(f"input '{name}' is missing")
+    return values
 
 
 def result(response: Any, name: str) -> np.ndarray[Any, Any] | None:
@@ -120,8 +136,8 @@ def response(outputs: Sequence[Any]) -> Any:
 def failure(error: Exception, *, spell_code: bool = False) -> Any:
     """Return an error response: a Refusal keeps its code, anything else is INTERNAL; no traceback.
 
-    Triton 24.10 drops the code of an error on its way from a decoupled model to a BLS model. ``spell_code``
-    puts its name before the text, for :func:`child_error` to take off again.
+    Triton 24.10 drops the code of an error on its way to a BLS model. ``spell_code`` puts its name before the
+    text, for :func:`child_error` to take off again.
     """
     stub = _stub()
     if isinstance(error, Refusal):
@@ -135,19 +151,34 @@ def failure(error: Exception, *, spell_code: bool = False) -> Any:
     return stub.InferenceResponse(output_tensors=[], error=stub.TritonError(message, code))
 
 
-def child_error(answer: Any) -> Refusal:
-    """Return the error that a child model answered with, as the child raised it."""
+def settled(answers: Sequence[Any]) -> Sequence[Any]:
+    """Return the answers of an ``execute``, errors no sooner than :data:`SETTLE_S`."""
+    if any(answer.has_error() for answer in answers):
+        time.sleep(SETTLE_S)
+    return answers
+
+
+def child_error(answer: Any, names: Mapping[str, str]) -> Refusal:
+    """Return the error that a child model answered with; ``names`` are its inputs as the client calls them."""
     error = answer.error()
-    name, colon, rest = error.message().partition(": ")
+    message, code = error.message(), error.code()
+    name, colon, rest = message.partition(": ")
     if colon and name in {"INVALID_ARG", "INTERNAL", "CANCELLED", "UNAVAILABLE"}:
-        return Refusal(rest, name)
-    return Refusal(error.message(), error.code())
+        message, code = rest, name
+    for inner, outer in names.items():
+        message = message.replace(f"'{inner}'", f"'{outer}'")
+    return Refusal(message, code)
 
 
 def parameters(request: Any) -> dict[str, Any]:
     """Return the request parameters."""
     values: dict[str, Any] = json.loads(request.parameters() or "{}")
     return values
+
+
+def spells_code(request: Any) -> bool:
+    """Return whether the request asks for errors with their code spelled out."""
+    return SPELL_CODE in parameters(request)
 
 
 class Resting:
@@ -194,7 +225,8 @@ class Reply:
         self._request = request  # not to be freed before this reply
         self._sender = request.get_response_sender()
         self._lock = threading.Lock()
-        self._spell_code = SPELL_CODE in parameters(request)
+        self._arrived_s = time.monotonic()
+        self._spell_code = spells_code(request)
 
     def send(self, outputs: Sequence[Any]) -> None:
         """Send a response that is not the last."""
@@ -207,8 +239,14 @@ class Reply:
         self._end(None if outputs is None else response(outputs))
 
     def fail(self, error: Exception) -> None:
-        """End the request with an error."""
-        self._end(failure(error, spell_code=self._spell_code))
+        """End the request with an error, which leaves no sooner than :data:`SETTLE_S`."""
+        last = failure(error, spell_code=self._spell_code)
+        early_s = self._arrived_s + SETTLE_S - time.monotonic()
+        if early_s > 0:
+            self.closed = True
+            threading.Timer(early_s, self._end, [last]).start()
+        else:
+            self._end(last)
 
     def _end(self, last: Any | None) -> None:
         flag = _stub().TRITONSERVER_RESPONSE_COMPLETE_FINAL

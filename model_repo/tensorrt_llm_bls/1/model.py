@@ -18,6 +18,7 @@ from trtkit_io import (
     parameters,
     refuse_above,
     refuse_inputs,
+    required,
     tensor,
 )
 from trtkit_relay import Relay
@@ -82,7 +83,8 @@ class TritonPythonModel:
     def _check(self, request):
         refuse_inputs(request, UNSUPPORTED)
         refuse_above(request, {"num_draft_tokens": 0, "beam_width": 1, "num_return_sequences": 1})
-        max_tokens = int(array(request, "max_tokens").min())
+        required(request, "text_input")
+        max_tokens = int(required(request, "max_tokens").min())
         if max_tokens < 1:
             raise Refusal(f"max_tokens must be above 0, got {max_tokens}")
 
@@ -93,9 +95,10 @@ class TritonPythonModel:
             request_id=relay.request_id,
             requested_output_names=list(FROM_PREPROCESSING.values()),
             inputs=[pb_utils.Tensor(name, values) for name, values in given.items() if values is not None],
+            parameters={SPELL_CODE: True},
         ).exec()
         if answer.has_error():
-            raise child_error(answer)
+            raise child_error(answer, TO_PREPROCESSING)
         return answer
 
     def _child(self, request, relay, prepared):

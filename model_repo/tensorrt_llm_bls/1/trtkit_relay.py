@@ -6,7 +6,7 @@ from collections import defaultdict
 import numpy as np
 from trtkit_io import Refusal, array, child_error, result, tensor, text_tensor
 from trtkit_text import IncrementalDetokenizer
-from trtkit_wiring import RESULTS
+from trtkit_wiring import RESULTS, TO_ENGINE
 
 
 class Relay:
@@ -42,7 +42,7 @@ class Relay:
         self._raise_if_gone()
         for answer in answers:
             if answer.has_error():
-                raise child_error(answer)
+                raise child_error(answer, TO_ENGINE)
             tokens = result(answer, "output_ids")
             if tokens is not None and not self._client_gone:
                 self.reply.send(self._outputs(answer, tokens, streaming))

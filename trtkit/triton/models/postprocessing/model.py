@@ -1,7 +1,7 @@
 """postprocessing: token ids to text, stateless, also for a chunk in the middle of a stream."""
 
 import numpy as np
-from trtkit_io import Settings, array, failure, response, text_tensor
+from trtkit_io import Settings, array, failure, required, response, settled, text_tensor
 from trtkit_text import TextTokenizer, decode_after
 
 
@@ -18,12 +18,12 @@ class TritonPythonModel:
 
     def execute(self, requests):
         """Return one response per request."""
-        return [self._answer(request) for request in requests]
+        return settled([self._answer(request) for request in requests])
 
     def _answer(self, request):
         try:
-            tokens = array(request, "TOKENS_BATCH")
-            lengths = array(request, "SEQUENCE_LENGTH")
+            tokens = required(request, "TOKENS_BATCH")
+            lengths = required(request, "SEQUENCE_LENGTH")
             context = array(request, "CONTEXT_IDS")
             if context is None:
                 context = np.empty((*tokens.shape[:2], 0), np.int32)

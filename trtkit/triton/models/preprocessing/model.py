@@ -1,7 +1,19 @@
 """preprocessing: text to token ids, word lists to encoded id lists."""
 
 import numpy as np
-from trtkit_io import Refusal, Settings, array, failure, refuse_inputs, response, strings, tensor
+from trtkit_io import (
+    Refusal,
+    Settings,
+    array,
+    failure,
+    refuse_inputs,
+    required,
+    response,
+    settled,
+    spells_code,
+    strings,
+    tensor,
+)
 from trtkit_text import TextTokenizer, encode_word_list
 
 UNSUPPORTED = (
@@ -28,16 +40,18 @@ class TritonPythonModel:
 
     def execute(self, requests):
         """Return one response per request."""
-        return [self._answer(request) for request in requests]
+        return settled([self._answer(request) for request in requests])
 
     def _answer(self, request):
         try:
             return response(self._tensors(request))
         except Exception as error:
-            return failure(error)
+            return failure(error, spell_code=spells_code(request))
 
     def _tensors(self, request):
         refuse_inputs(request, UNSUPPORTED)
+        required(request, "QUERY")
+        max_tokens = required(request, "REQUEST_OUTPUT_LEN")
         prompts = [row[0] for row in strings(request, "QUERY")]
         rows = [
             self._tokenizer.encode(prompt, add_special_tokens=self._add_special_tokens) for prompt in prompts
@@ -55,7 +69,7 @@ class TritonPythonModel:
         return [
             tensor("INPUT_ID", padded, np.int32),
             tensor("REQUEST_INPUT_LEN", [[len(row)] for row in rows], np.int32),
-            tensor("REQUEST_OUTPUT_LEN", array(request, "REQUEST_OUTPUT_LEN"), np.int32),
+            tensor("REQUEST_OUTPUT_LEN", max_tokens, np.int32),
             self._word_list(request, "BAD_WORDS", len(rows), self._tokenizer.surface_variants, []),
             self._word_list(request, "STOP_WORDS", len(rows), self._stop_word, more_ends),
             tensor("OUT_END_ID", end_ids, np.int32),

@@ -1,6 +1,6 @@
 """From TensorRT-LLM's tensors to the engine's requests, one per batch row."""
 
-from trtkit_io import Refusal, array, refuse_above, refuse_inputs
+from trtkit_io import Refusal, array, refuse_above, refuse_inputs, required
 from trtkit_text import decode_word_list
 
 from trtkit.engine.cpu.request import GenerationRequest
@@ -70,11 +70,11 @@ def check_supported(request):
 
 def generation_requests(request, number):
     """Return one engine request per batch row; raises Refusal."""
-    ids = array(request, "input_ids")
-    if ids is None:
-        raise Refusal("input 'input_ids' is missing")
-    lengths = array(request, "input_lengths").reshape(-1)
-    max_tokens = array(request, "request_output_len").reshape(-1)
+    ids = required(request, "input_ids")
+    lengths = required(request, "input_lengths").reshape(-1)
+    max_tokens = required(request, "request_output_len").reshape(-1)
+    if not ids.size:
+        raise Refusal("the prompt is empty: it has no tokens")
     if lengths.min() < 1 or lengths.max() > ids.shape[1]:
         raise Refusal(f"input_lengths must be between 1 and {ids.shape[1]}, got {lengths.tolist()}")
     if max_tokens.min() < 1:
