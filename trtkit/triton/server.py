@@ -117,9 +117,12 @@ class TritonServer:
         self.stop()
 
     def start(self) -> None:
-        """Start tritonserver under a keeper that ends it with this process. Does not wait until it serves."""
+        """Start tritonserver under a keeper that ends it with this process. Does not wait until it serves.
+
+        Raises InputError for a log that cannot be written.
+        """
         with self._open_log() as log:
-            self._log_start, self._failure = log.tell(), ""
+            self._log_start, self._failure, self._stubs = log.tell(), "", ()
             try:
                 self._lay_out()
                 self._launch(log)
