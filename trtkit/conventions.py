@@ -28,6 +28,9 @@ TENANT_HEADER = "x-trtkit-tenant"
 REQUEST_ID_HEADER = "x-request-id"
 TRITON_GRPC_ERROR_HEADER = "triton_grpc_error"
 
+SPELL_CODE_PARAMETER = "trtkit_spell_error_code"
+"""Request parameter that asks trtkit's models to spell an error's code before its text."""
+
 # Response metadata sent by the proxy
 REASON_TRAILER = "trtkit-reason"
 CLASS_TRAILER = "trtkit-class"

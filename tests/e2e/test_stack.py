@@ -36,7 +36,11 @@ async def ask(
     if max_tokens is not None:
         inputs.append(tensor("max_tokens", np.array([[max_tokens]], np.int32), "INT32"))
     for name, listed in words.items():
-        inputs.append(tensor(name, np.array([[word.encode() for word in listed]], object), "BYTES"))
+        inputs.append(
+            tensor(
+                name, np.array([[word.encode(errors="surrogateescape") for word in listed]], object), "BYTES"
+            )
+        )
 
     async def once():
         yield {"model_name": model, "inputs": inputs, "priority": priority}
@@ -101,3 +105,12 @@ async def test_a_prompt_that_is_too_long_is_refused_with_both_numbers(stack, mod
 async def test_a_priority_that_no_class_has_is_refused(stack):
     with pytest.raises(grpc.aio.AioRpcError, match="bad_priority"):
         await ask(stack, QUESTIONS[0], priority=9)
+
+
+@pytest.mark.parametrize("model", ["tensorrt_llm_bls", "ensemble"])
+async def test_a_mistake_of_the_client_is_called_one_and_harms_nobody(stack, model):
+    for _ in range(10):
+        with pytest.raises(grpc.aio.AioRpcError, match="invalid_input") as caught:
+            await ask(stack, QUESTIONS[0], model=model, stop_words=["\udc80"])
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "Paris" in await text(stack, QUESTIONS[0], model=model)

@@ -58,9 +58,10 @@ async def test_requests_of_one_stream_are_independent(front, fake):
 async def test_own_headers_and_parameters_stay_at_the_proxy_and_foreign_ones_pass(front, fake):
     headers = {"x-trtkit-class": "interactive", "x-team": "search"}
     await ask(front.address, headers=headers, priority=3, timeout=5_000_000, parameters={"mine": "kept"})
-    assert set(fake.requests[0].parameters) == {"mine", "triton_enable_empty_final_response"}
+    added = {"triton_enable_empty_final_response", "trtkit_spell_error_code"}
+    assert set(fake.requests[0].parameters) == {"mine", *added}
     assert fake.metadata[0]["x-team"] == "search"
-    assert not any(key.startswith("x-trtkit") for key in fake.metadata[0])
+    assert not any(key.startswith(("x-trtkit", "triton_grpc_error")) for key in fake.metadata[0])
 
 
 async def test_max_tokens_left_out_is_the_default_of_the_class(front, fake):

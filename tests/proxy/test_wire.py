@@ -17,6 +17,7 @@ from trtkit.contract.models import ServiceClass
 from trtkit.proxy.admission import Reason
 from trtkit.proxy.ending import Ending, Refusal
 from trtkit.proxy.intake import add_default_output, measure
+from trtkit.proxy.wire.failure import read_error
 from trtkit.proxy.wire.prompt import PromptCounter
 from trtkit.proxy.wire.request import LlmRequest, model_name
 from trtkit.proxy.wire.response import Chunk, error_chunk, stop_request
@@ -181,3 +182,37 @@ def test_a_stop_request_fits_the_engine_model():
     request = service_pb2.ModelInferRequest.FromString(stop_request("tensorrt_llm", "x", (1, 1)))
     read_schema(model_config("tensorrt_llm", TOKENS), decoupled=True).check(request)
     assert Tensors(request).number("stop") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "status", "detail"),
+    [
+        (
+            "in ensemble 'ensemble', INVALID_ARG: the prompt is empty",
+            "invalid_input",
+            "INVALID_ARGUMENT",
+            "the prompt is empty",
+        ),
+        (
+            "CANCELLED: request cancelled by client",
+            "upstream_error",
+            "CANCELLED",
+            "request cancelled by client",
+        ),
+        (
+            "[request id: x] Maximum queue size of 8 has been reached",
+            "upstream_error",
+            "RESOURCE_EXHAUSTED",
+            "of 8",
+        ),
+        ("Request for unknown model: 'x' is not found", "upstream_error", "NOT_FOUND", "'x'"),
+        ("Stub process 'llm_0_0' is not healthy.", "upstream_error", "UNAVAILABLE", "llm_0_0"),
+        ("unexpected shape for input 'x'", "invalid_input", "INVALID_ARGUMENT", "'x'"),
+        ("Executor failed process requestId 7", "upstream_error", "INTERNAL", "requestId 7"),
+    ],
+)
+def test_the_text_of_an_in_band_error_tells_its_status(text, reason, status, detail):
+    ending = read_error(text)
+    assert (ending.reason.value, ending.status) == (reason, status)
+    assert detail in ending.detail
+    assert "INVALID_ARG:" not in ending.detail

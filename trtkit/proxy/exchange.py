@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import grpc.aio
 
-from trtkit.conventions import TRITON_GRPC_ERROR_HEADER
 from trtkit.proxy.admission import Reason
 from trtkit.proxy.core import Core
 from trtkit.proxy.ending import OK, Caller, Ending, Facts, Refusal
@@ -17,6 +16,7 @@ from trtkit.proxy.intake import add_default_output, choose_class, measure, to_re
 from trtkit.proxy.metrics import NO_CLASS
 from trtkit.proxy.slo import Timeline
 from trtkit.proxy.upstream import SERVICE, refusal_of
+from trtkit.proxy.wire.failure import read_error
 from trtkit.proxy.wire.request import LlmRequest
 from trtkit.proxy.wire.response import Chunk, empty_final, readdress
 
@@ -53,7 +53,6 @@ class Exchange:
         self._reply = reply
         self._timeline = Timeline(core.clock())
         self._upstream_id = core.new_id()
-        self._upstream_metadata = (*caller.metadata, (TRITON_GRPC_ERROR_HEADER, "true"))
         self._call: Any = None
         self._entered = False
         self._max_tokens = 0
@@ -142,13 +141,11 @@ class Exchange:
     async def _relay(self, call: LlmRequest) -> Ending:
         if self._ending is not None:
             return self._ending
-        self._call = self._core.upstream.infer_stream(
-            call.address(self._upstream_id), self._upstream_metadata
-        )
+        self._call = self._core.upstream.infer_stream(call.address(self._upstream_id), self._caller.metadata)
         async for data in self._call:
             chunk = Chunk(data, self._measure)
-            if chunk.error:  # only of a Triton that knows no `triton_grpc_error`
-                return await self._close(Ending(Reason.UPSTREAM_ERROR, chunk.error))
+            if chunk.error:
+                return await self._close(read_error(chunk.error))
             self._note_tokens(chunk.tokens)
             if self._ending is None and (call.wants_empty_final or not chunk.empty):
                 room = self._reply.put(chunk.address(self.client_id, self.facts.clipped_to))

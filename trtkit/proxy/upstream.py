@@ -13,6 +13,7 @@ import grpc.aio
 from trtkit.conventions import CLASS_HEADER, ENGINE_MODEL, TEXT_MODELS, TRITON_GRPC_ERROR_HEADER
 from trtkit.proxy.admission import Reason
 from trtkit.proxy.ending import Caller, Metadata, Refusal
+from trtkit.proxy.wire.failure import ending_of
 from trtkit.proxy.wire.response import stop_request
 from trtkit.proxy.wire.schema import ModelSchema, read_schema
 
@@ -124,9 +125,8 @@ def refusal_of(error: grpc.aio.AioRpcError) -> Refusal:
     code, detail = error.code(), error.details() or ""
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         return Refusal(Reason.NO_BACKEND, detail)
-    if code is grpc.StatusCode.INVALID_ARGUMENT:
-        return Refusal(Reason.INVALID_INPUT, detail)
-    return Refusal(Reason.UPSTREAM_ERROR, detail, code=code.name)
+    ending = ending_of(code.name, detail)
+    return Refusal(ending.reason, detail, code=ending.code)
 
 
 def caller_of(context: Any, now_s: float) -> Caller:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trtkit.conventions import ENGINE_MODEL
+from trtkit.conventions import ENGINE_MODEL, SPELL_CODE_PARAMETER
 from trtkit.proxy.admission import Reason
 from trtkit.proxy.ending import Refusal
 from trtkit.proxy.wire.tensors import Tensors
@@ -45,6 +45,7 @@ class LlmRequest:
         self.timeout_s = self._take_integer("timeout") / 1e6 or math.inf
         self.wants_empty_final = self.message.parameters[EMPTY_FINAL].bool_param
         self.message.parameters[EMPTY_FINAL].bool_param = True
+        self.message.parameters[SPELL_CODE_PARAMETER].bool_param = True
         self.tensors = Tensors(self.message)
         stream = "streaming" if self.is_tokens else "stream"
         self.streams = stream in self.tensors and bool(self.tensors.number(stream))
