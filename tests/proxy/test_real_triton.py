@@ -170,6 +170,9 @@ async def test_tritons_own_errors_and_answers_pass(real, serve):
             await client.infer("nope", text_inputs("a"))
     replies = stream(front.address, {"model_name": "nope", "inputs": text_inputs("a")})
     assert "unknown model" in (await anext(replies))[1].message()
+    with pytest.raises(grpc.aio.AioRpcError, match="unknown model") as caught:
+        await ask(front.address, headers={"triton_grpc_error": "true"}, model_name="nope")
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 async def test_where_nothing_listens_there_is_no_backend(serve):

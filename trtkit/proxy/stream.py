@@ -11,13 +11,13 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from trtkit.conventions import TRITON_GRPC_ERROR_HEADER
 from trtkit.proxy.admission import Reason
 from trtkit.proxy.core import Core
 from trtkit.proxy.ending import Ending, Facts, Metadata, Refusal
 from trtkit.proxy.exchange import Exchange
 from trtkit.proxy.metrics import MODELS
 from trtkit.proxy.upstream import caller_of
+from trtkit.proxy.wire.failure import error_in
 from trtkit.proxy.wire.request import model_name
 from trtkit.proxy.wire.response import error_chunk
 
@@ -117,13 +117,10 @@ class ClientStream:
             self._core.spawn(exchange.run(data))
             return
         if self._lane is None:
-            self._lane = _Lane(self, self._core.upstream.open_stream(self._lane_metadata()))
+            call = self._core.upstream.open_stream(self._caller.metadata)
+            self._lane = _Lane(self, call, errors_end=self._caller.grpc_errors)
             self._lane.relaying = asyncio.create_task(self._lane.relay())
         await self._lane.send(data)
-
-    def _lane_metadata(self) -> Metadata:
-        own = ((TRITON_GRPC_ERROR_HEADER, "true"),) if self._caller.grpc_errors else ()
-        return (*self._caller.metadata, *own)
 
     async def _may_end_stream(self) -> bool:
         """Tell whether an error may be the stream's status: asked for, or nobody else is on the stream."""
@@ -182,7 +179,8 @@ class Outbox:
 class _Lane:
     """Passes requests for other models through, on one upstream stream that keeps their order."""
 
-    def __init__(self, stream: ClientStream, call: Any) -> None:
+    def __init__(self, stream: ClientStream, call: Any, *, errors_end: bool) -> None:
+        self._errors_end = errors_end
         self.over = False
         self.relaying: asyncio.Task[None] | None = None
         self._stream = stream
@@ -203,6 +201,10 @@ class _Lane:
     async def relay(self) -> None:
         try:
             async for data in self._call:
+                ending = error_in(data) if self._errors_end else None
+                if ending is not None:
+                    self._stream.finish(ending.status, ending.detail, ())
+                    break
                 await self._stream.pass_on(data)
         except grpc.aio.AioRpcError as error:
             self._stream.finish(

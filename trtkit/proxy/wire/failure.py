@@ -46,6 +46,14 @@ def read_error(text: str) -> Ending:
     return ending_of(code, text)
 
 
+def error_in(data: bytes) -> Ending | None:
+    """Return the error in a serialized ModelStreamInferResponse, or None."""
+    from tritonclient.grpc import service_pb2
+
+    message: str = service_pb2.ModelStreamInferResponse.FromString(data).error_message
+    return read_error(message) if message else None
+
+
 def ending_of(code: str, text: str) -> Ending:
     """Return the end that a status of the inference server means."""
     if code == "INVALID_ARGUMENT":
