@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tritonclient.grpc import service_pb2
 
-from tests.proxy.fake_triton import FakeTriton
+from tests.proxy.fake_triton import FakeTriton, final_chunk, text_chunk
 from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.models import ServiceClass
 from trtkit.plan.types import EngineLimits, Zones
@@ -51,6 +51,18 @@ def tokenizer_file(tmp_path_factory):
 async def fake():
     async with FakeTriton() as server:
         yield server
+
+
+@pytest.fixture
+def until_stop(fake):
+    """The engine yields one token and goes on until it is told to stop."""
+
+    async def script(request, context):
+        yield text_chunk(request)
+        await fake.until_stopped(request)
+        yield final_chunk(request)
+
+    fake.script = script
 
 
 class Front:
