@@ -43,7 +43,11 @@ def drop(*names):
     return lambda tensors: [tensors.pop(name) for name in names]
 
 
-@pytest.mark.parametrize("case", sorted(path.name for path in (GOLDEN / "cases").iterdir()))
+# What is baked for one GPU family is compared where the formula is: test_weight_only.py.
+PORTABLE = sorted(path.name for path in (GOLDEN / "cases").iterdir() if not path.name.endswith("_sm80"))
+
+
+@pytest.mark.parametrize("case", PORTABLE)
 def test_the_reference_converter_writes_the_same_bytes(case, tmp_path, plain):
     expected = json.loads((GOLDEN / "cases" / case / "expected.json").read_text())
     reference = json.loads((GOLDEN / "cases" / case / "config.json").read_text())
