@@ -103,6 +103,11 @@ def test_two_classes_of_one_priority_are_a_warning(contract_with, smollm2, machi
     assert "`priority` parameter means a" in warning.message
 
 
+def test_a_default_that_nobody_wrote_is_no_reason_to_refuse_a_small_model(contract_with, smollm2, machine):
+    plan = make_plan(contract_with(), replace(smollm2, max_position_embeddings=64), machine)
+    assert plan.limits.max_seq_len == 64
+
+
 def test_a_class_without_promise_is_a_warning(contract_with, smollm2, machine):
     plan = make_plan(contract_with(classes={"a": {"priority": 1}}), smollm2, machine)
     assert [warning.key for warning in plan.warnings] == ["classes.a"]

@@ -121,7 +121,8 @@ def classes_fit_engine(contract: Contract, _: ModelConfig, plan: Plan) -> Iterat
                 message, f"{key}.max_prompt_tokens", "lower it, or raise engine.limits.max_input_len"
             )
         cap = spec.max_output_tokens or plan.limits.max_seq_len - 1
-        if spec.default_output_tokens > cap:
+        # A default that nobody wrote is clipped like any other wish.
+        if spec.default_output_tokens > cap and "default_output_tokens" in spec.model_fields_set:
             message = f"{spec.default_output_tokens} exceeds what the class may ask for, {cap}"
             yield Problem(message, f"{key}.default_output_tokens", f"at most {cap}")
 

@@ -34,9 +34,9 @@ class ProxyConfig:
     metrics_port: int = 0
     drain_grace_s: float = 30.0
     """How long requests may go on after the first signal to stop."""
-    stop_patience_s: float = 1.0
+    stop_patience_s: float = 5.0
     """How long an engine may take to let go of a request that it was told to stop, before its call is cancelled."""
-    linger_s: float = 30.0
+    linger_s: float = 10.0
     """How long a cancelled request whose engine tells nothing may hold its slot."""
 
     def __post_init__(self) -> None:

@@ -25,12 +25,14 @@ class TritonPythonModel:
     def initialize(self, args):
         """Load the engine and start the threads."""
         settings = Settings(args)
-        self._engine = CpuEngine(settings.path("gpt_model_path"), settings.path("tokenizer_dir"))
+        self._outbox = Outbox()
+        self._engine = CpuEngine(
+            settings.path("gpt_model_path"), settings.path("tokenizer_dir"), settle=self._outbox.settle
+        )
         self._exclude_input = settings.flag("exclude_input_in_output", default=False)
         self._jobs = Jobs()
         self._resting = Resting()
         self._numbers = itertools.count()
-        self._outbox = Outbox()
         self._closing = threading.Event()
         self._gauges = Gauges(args["model_name"], args["model_version"], settings.max_batch_size)
         period_s = min(
@@ -85,6 +87,7 @@ class TritonPythonModel:
                 self._jobs.remove(job)
                 self._resting.keep(job)
                 self._cancel(job.unfinished_rows)
+            self._outbox.sent()
 
     def _deliver(self, job, index, chunk):
         try:

@@ -24,16 +24,29 @@ from trtkit.errors import InputError
 _log = logging.getLogger(__name__)
 
 YIELD_S = 0.0002
-"""Pause after tokens were handed out. A step holds Python's lock, so without it whoever sends them would wait for
-the next step: 10 ms and more on each token. Long enough for a thread to wake up, 1-2 % of a step."""
+"""Pause after a step. It holds Python's lock, so without it other threads would wait for the end of the next one:
+10 ms and more. Long enough for a thread to wake up, 1-2 % of a step."""
+SETTLE_SHARE = 0.25
+"""The most that passing on its tokens may add to a step. 16 streams on one core: 16 sends in a step of 80 ms."""
 
 _Command = Callable[[], None]
 
 
 class CpuEngine:
-    """In-flight batching over one engine folder. Its methods may be called from any thread."""
+    """In-flight batching over one engine folder. Its methods may be called from any thread.
 
-    def __init__(self, engine_dir: Path, tokenizer_path: Path | None = None) -> None:
+    ``settle`` is called after each step with the seconds that it may take at most, and returns when the tokens that
+    were handed out have been passed on. Without it they pile up behind the steps, and arrive in bursts.
+    """
+
+    def __init__(
+        self,
+        engine_dir: Path,
+        tokenizer_path: Path | None = None,
+        *,
+        settle: Callable[[float], None] | None = None,
+    ) -> None:
+        self._settle = settle
         self._folder = EngineFolder.open(engine_dir)
         vocabulary = TextVocabulary.open(tokenizer_path) if tokenizer_path else None
         self._pipeline = Pipeline(self._folder)
@@ -119,6 +132,7 @@ class CpuEngine:
 
     def _step(self) -> None:
         self._let_in()
+        started_s = time.monotonic()
         try:
             if self._pipeline.busy:
                 self._pipeline.step()
@@ -134,6 +148,8 @@ class CpuEngine:
             waiting=waiting,
             kv_blocks_used=self._pipeline.blocks_used,
         )
+        if self._settle is not None:
+            self._settle(SETTLE_SHARE * (time.monotonic() - started_s))
         time.sleep(YIELD_S)
 
     def _let_in(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from trtkit.proxy.admission import Reason
+from trtkit.proxy.admission import FIXED_PUSHBACK_MS, Reason
 from trtkit.proxy.ending import Ending
 
 _SPELLED = {
@@ -23,6 +23,7 @@ _SPELLING = re.compile(rf"({'|'.join(_SPELLED)}): ")
 _CODES = (
     ("maximum queue size", "RESOURCE_EXHAUSTED"),
     ("timeout expired", "DEADLINE_EXCEEDED"),
+    ("no available versions", "UNAVAILABLE"),  # also while the server is stopping
     ("unknown model", "NOT_FOUND"),
     ("is not ready", "UNAVAILABLE"),
     ("is not healthy", "UNAVAILABLE"),
@@ -58,4 +59,6 @@ def ending_of(code: str, text: str) -> Ending:
     """Return the end that a status of the inference server means."""
     if code == "INVALID_ARGUMENT":
         return Ending(Reason.INVALID_INPUT, text, pushback_ms=-1)
+    if code == "UNAVAILABLE":
+        return Ending(Reason.NO_BACKEND, text, FIXED_PUSHBACK_MS[Reason.NO_BACKEND.retry])
     return Ending(Reason.UPSTREAM_ERROR, text, code=code)

@@ -15,6 +15,8 @@ class Outbox:
 
     def __init__(self):
         self._lock = threading.Lock()
+        self._all_sent = threading.Condition(self._lock)
+        self._unsent = 0
         self._chunks = {}
         self._rows = queue.SimpleQueue()
 
@@ -26,6 +28,7 @@ class Outbox:
             waiting.append(chunk)
             if len(waiting) > 1:
                 return
+            self._unsent += 1
         self._rows.put(row)
 
     def get(self):
@@ -36,6 +39,17 @@ class Outbox:
         with self._lock:
             chunks = self._chunks.pop(row)
         return (*row, _merge(chunks))
+
+    def sent(self):
+        """Note that what :meth:`get` returned last is on its way."""
+        with self._lock:
+            self._unsent -= 1
+            self._all_sent.notify_all()
+
+    def settle(self, limit_s):
+        """Wait until everything is on its way, at most ``limit_s``."""
+        with self._all_sent:
+            self._all_sent.wait_for(lambda: self._unsent == 0, limit_s)
 
     def close(self):
         """End the sender's thread after what was put before."""
