@@ -222,6 +222,19 @@ async def test_the_grace_of_a_drain_is_bounded(fake, serve):
         await timed(anext(replies))
 
 
+async def test_a_drain_ends_streams_that_are_only_kept_open(fake, serve):
+    front = await serve(fake.address)
+    async with grpc.aio.insecure_channel(front.address) as channel:
+        call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+        await call.write(infer_request(BLS, text_inputs("a")))
+        for _ in range(3):
+            await call.read()
+        await front.until(0, "inflight_requests")
+        await timed(front.proxy.drain(0.1))
+        assert await call.code() is grpc.StatusCode.UNAVAILABLE
+        assert dict(await call.trailing_metadata())["trtkit-reason"] == "draining"
+
+
 async def test_the_plugin_names_class_and_tenant(front, fake):
     def use_sync_client():
         with sync_triton.InferenceServerClient(front.address) as client:

@@ -20,6 +20,7 @@ from trtkit.proxy.wire.prompt import PromptCounter
 
 if TYPE_CHECKING:
     from trtkit.proxy.exchange import Exchange
+    from trtkit.proxy.stream import ClientStream
 
 
 class Core:
@@ -36,6 +37,7 @@ class Core:
         self.metrics.watch(admission)
         self.draining = False
         self.live: set[Exchange] = set()
+        self.streams: set[ClientStream] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._prefix = secrets.token_hex(4)
         self._serial = itertools.count()

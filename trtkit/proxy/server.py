@@ -11,8 +11,10 @@ import grpc.aio
 from prometheus_client import CollectorRegistry
 
 from trtkit.errors import StartError
+from trtkit.proxy.admission import Reason
 from trtkit.proxy.config import ProxyConfig
 from trtkit.proxy.core import Core
+from trtkit.proxy.ending import Refusal
 from trtkit.proxy.router import Router
 from trtkit.proxy.scrape import ScrapePort
 from trtkit.proxy.upstream import UNLIMITED_MESSAGES
@@ -74,6 +76,8 @@ class Proxy:
         core.draining = True
         core.gate.drain()
         await core.settle(self.config.drain_grace_s if grace_s is None else grace_s)
+        for stream in core.streams:  # kept open by clients that have nothing under way
+            stream.finish_with(Refusal(Reason.DRAINING).ending)
         await self._close()
 
     async def wait(self) -> None:

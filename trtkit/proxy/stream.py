@@ -50,6 +50,7 @@ class ClientStream:
         """Serve the stream until the client has closed its side and all has been answered."""
         reading = asyncio.create_task(self._read(requests))
         writing = asyncio.create_task(self._outbox.run())
+        self._core.streams.add(self)
         try:
             await self._done.wait()
             self._cancel_rest()
@@ -58,6 +59,7 @@ class ClientStream:
             self._closed = True
             reading.cancel()
             writing.cancel()
+            self._core.streams.discard(self)
             self._cancel_rest()
         if self._status is not None:
             code, message = self._status
@@ -99,10 +101,10 @@ class ClientStream:
             async for data in requests:
                 await self._take(data)
         except Refusal as refusal:
-            self._finish_with(refusal.ending)
+            self.finish_with(refusal.ending)
         except Exception:
             log.exception("cannot read the client's stream")
-            self._finish_with(Ending(Reason.INTERNAL))
+            self.finish_with(Ending(Reason.INTERNAL))
         if self._lane is not None:
             await self._lane.close()
         self._half_closed.set()
@@ -131,7 +133,8 @@ class ClientStream:
                 await asyncio.wait_for(self._half_closed.wait(), _HALF_CLOSE_S)
         return self._half_closed.is_set() and self._requests == 1
 
-    def _finish_with(self, ending: Ending) -> None:
+    def finish_with(self, ending: Ending) -> None:
+        """End the stream with a status of the proxy's own."""
         self.finish(ending.status, ending.message, Facts().trailers(ending))
 
     def _cancel_rest(self) -> None:
