@@ -73,6 +73,16 @@ def test_bad_words_do_not_appear(ask):
     assert b"the" not in banned
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("top_k", -5), ("top_p", float("nan")), ("top_p", 2.0), ("temperature", -1.0)]
+)
+def test_a_sampling_value_out_of_range_is_refused_by_name(ask, name, value):
+    stream = ask("tensorrt_llm_bls", text_input="a", max_tokens=5, **{name: value})
+    assert list(stream) == []
+    assert name in str(stream.error)
+    assert "INVALID_ARGUMENT" in stream.error.status()
+
+
 @pytest.mark.parametrize("model", TEXT_MODELS)
 def test_unsupported_input_is_refused_by_name(ask, model):
     stream = ask(model, text_input="a", max_tokens=5, beam_width=2)

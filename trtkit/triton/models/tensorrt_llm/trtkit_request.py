@@ -97,7 +97,8 @@ def _options(request, row):
         field: kind(values.reshape(-1)[row]) for field, (values, kind) in given.items() if values is not None
     }
     # TensorRT-LLM takes 0 (and a negative top_p) for "not set".
-    return {key: value for key, value in options.items() if key not in {"top_k", "top_p"} or value > 0}
+    unset = {"top_k": options.get("top_k") == 0, "top_p": options.get("top_p", 1) <= 0}
+    return {key: value for key, value in options.items() if not unset.get(key, False)}
 
 
 def _word_lists(request, row):
