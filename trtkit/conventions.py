@@ -25,7 +25,6 @@ TEXT_MODELS = (ENSEMBLE_MODEL, BLS_MODEL)
 # Request metadata understood by the proxy (lower case, as gRPC requires)
 CLASS_HEADER = "x-trtkit-class"
 TENANT_HEADER = "x-trtkit-tenant"
-REQUEST_ID_HEADER = "x-request-id"
 TRITON_GRPC_ERROR_HEADER = "triton_grpc_error"
 
 SPELL_CODE_PARAMETER = "trtkit_spell_error_code"

@@ -34,7 +34,6 @@ class HfCheckpoint:
 
     folder: Path
     config: ModelConfig
-    raw_config: Mapping[str, Any]
     tensors: Mapping[str, TensorInfo]
     warnings: tuple[Problem, ...]
 
@@ -55,7 +54,7 @@ class HfCheckpoint:
             file=str(folder / _CONFIG),
             generation=read_json(generation) if generation.exists() else None,
         )
-        return cls(folder, config, raw, _tensors(folder), tuple(warnings))
+        return cls(folder, config, _tensors(folder), tuple(warnings))
 
     @property
     def tokenizer_file(self) -> Path | None:
