@@ -94,9 +94,9 @@ def test_foreign_tensors_are_problems_but_known_tables_are_not(checkpoint, edit_
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mapping": {"world_size": 2}}, "the checkpoint is for 2 GPUs"),
+        ({"mapping": {"world_size": 2}}, "which do not fit"),
         ({"architecture": "GPTForCausalLM"}, "'GPTForCausalLM' is not supported"),
-        ({"quantization": {"quant_algo": "FP8"}}, "cannot verify FP8"),
+        ({"quantization": {"quant_algo": "FP9"}}, "'FP9' is not known"),
         ({"architecture": ["LlamaForCausalLM"]}, "['LlamaForCausalLM'] is not supported"),
         ({"head_size": "16"}, "head_size is missing or malformed"),
         ({"dtype": "int8"}, "dtype is missing or malformed"),

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
 
-from trtkit.checkpoint.cast import cast_chunks
+from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.jobs import Job, Layout, plain_jobs
 from trtkit.checkpoint.mapping import MappedTensor, map_tensors, tied_copies
 from trtkit.checkpoint.progress import Progress, silent
-from trtkit.checkpoint.safetensors import Array, SafetensorsWriter, TensorInfo, TensorSpec
+from trtkit.checkpoint.rank_files import RankFiles
+from trtkit.checkpoint.safetensors import TensorInfo
 from trtkit.checkpoint.staging import staged_folder, write_json
 from trtkit.checkpoint.trtllm_config import DTYPES, write_config
-from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST, rank_file
+from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST
 from trtkit.errors import ContractError, EnvironmentLacks, InputError, Problem
+from trtkit.plan.parallel import parallel_problems
 from trtkit.plan.types import QuantPlan
 
 WEIGHT_ONLY = "W8A16"
@@ -47,11 +50,10 @@ def convert(
     *,
     dtype: str,
     quantization: QuantPlan,
-    tensor_parallel: int = 1,
-    pipeline_parallel: int = 1,
+    parallelism: Parallelism = ONE_RANK,
     progress: Progress = silent,
 ) -> ConversionReport:
-    """Write ``config.json`` and ``rank0.safetensors`` to ``out``; all of it or nothing.
+    """Write ``config.json`` and one ``rank{r}.safetensors`` per rank to ``out``; all of it or nothing.
 
     INT8 weight-only keeps the plain weights and names the algorithm: TensorRT-LLM quantizes when it builds, in the
     layout of the GPU at hand.
@@ -60,45 +62,38 @@ def convert(
         InputError: The source does not fit the request; nothing was written, and an older ``out`` is untouched.
         EnvironmentLacks: The disk is too full.
     """
-    _check_request(dtype, quantization, tensor_parallel, pipeline_parallel)
+    _check_request(dtype, quantization)
     _check_target(out, source.folder)
+    if problems := parallel_problems(source.config, parallelism):
+        raise ContractError(problems)
     mapped = map_tensors(source.config, source.tensors, file=str(source.folder))
     _check_tied(source)
     if quantization.quant_algo == WEIGHT_ONLY:
-        _check_multiples(mapped, source.folder)
-    by_name = {tensor.target.name: tensor for tensor in mapped}
-    specs = [TensorSpec(name, dtype, tensor.target.shape) for name, tensor in by_name.items()]
-    _check_space(out, sum(spec.nbytes for spec in specs))
+        _check_multiples(mapped, parallelism, source.folder)
+    jobs = plain_jobs(mapped, Layout(source.config, dtype, parallelism))
     with staged_folder(out) as staging:
-        with SafetensorsWriter(staging / rank_file(0), specs) as writer:
-            _write_tensors(writer, by_name, progress)
-        write_json(
-            staging / CHECKPOINT_CONFIG, write_config(source.config, dtype=dtype, quantization=quantization)
-        )
-    return ConversionReport(out, len(specs), writer.nbytes, source.config.tie_word_embeddings)
+        written = _write(staging, jobs, parallelism, out, progress)
+        content = write_config(source.config, dtype=dtype, quantization=quantization, parallelism=parallelism)
+        write_json(staging / CHECKPOINT_CONFIG, content)
+    return ConversionReport(out, len(jobs), written, source.config.tie_word_embeddings)
 
 
-def _write_tensors(writer: SafetensorsWriter, by_name: dict[str, MappedTensor], progress: Progress) -> None:
-    done, total = 0, writer.nbytes
-    for spec in writer.order:
-        writer.write(spec, _rows(by_name[spec.name].sources, spec.dtype))
-        done += spec.nbytes
-        progress("convert", done, total)
+def _write(folder: Path, jobs: Sequence[Job], ranks: Parallelism, out: Path, progress: Progress) -> int:
+    """Run all jobs; return the bytes of all ranks' tensors."""
+    files = RankFiles(folder, [target for job in jobs for target in job.targets], tp=ranks.tp)
+    _check_space(out, files.nbytes)
+    done = 0
+    with files:
+        for job in jobs:
+            for target, row, block in job.run():
+                done += files.scatter(target, row, block)
+                progress("convert", done, files.nbytes)
+    return files.nbytes
 
 
-def _rows(sources: Sequence[TensorInfo], dtype: str) -> Iterator[Array]:
-    for source in sources:
-        yield from cast_chunks(source, dtype)
-
-
-def _check_request(dtype: str, quantization: QuantPlan, tensor_parallel: int, pipeline_parallel: int) -> None:
+def _check_request(dtype: str, quantization: QuantPlan) -> None:
     if dtype not in DTYPES:
         raise InputError(f"checkpoints are {', '.join(DTYPES)}, not {dtype!r}")
-    for name, ranks in (("tensor_parallel", tensor_parallel), ("pipeline_parallel", pipeline_parallel)):
-        if ranks != 1:
-            raise InputError(
-                f"{name} is {ranks}; this release writes checkpoints for one GPU", hint=f"set {name}: 1"
-            )
     if quantization.quant_algo not in _ALGORITHMS:
         message = f"this release does not write {quantization.weights!r} weights ({quantization.quant_algo})"
         raise InputError(message, hint="use none or int8-wo")
@@ -122,7 +117,7 @@ def _check_target(out: Path, source: Path) -> None:
 
 
 def _check_tied(source: HfCheckpoint) -> None:
-    for name, original in tied_copies(source.config).items():
+    for name, original in tied_copies(source.config, source.tensors).items():
         if name in source.tensors and not _equal(source.tensors[name], source.tensors[original]):
             message = f"tie_word_embeddings is true, but {name} differs from {original}"
             hint = "set tie_word_embeddings to false in config.json to keep both"
@@ -135,17 +130,17 @@ def _equal(one: TensorInfo, other: TensorInfo) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(one.chunks(), other.chunks(), strict=True))
 
 
-def _check_multiples(mapped: Sequence[MappedTensor], folder: Path) -> None:
-    multiple = _WEIGHT_ONLY_MULTIPLE
+def _check_multiples(mapped: Sequence[MappedTensor], ranks: Parallelism, folder: Path) -> None:
+    multiple = _WEIGHT_ONLY_MULTIPLE * ranks.tp
     problems = [
         Problem(
             f"INT8 weight-only needs both sides to be multiples of {multiple}, the layer is "
-            f"{tensor.target.shape[0]} x {tensor.target.shape[1]}",
+            f"{tensor.target.shape[-2]} x {tensor.target.shape[-1]}",
             key=tensor.target.name,
             hint="use weights: none" + (_PADDING if ".mlp." in tensor.target.name else ""),
         )
         for tensor in mapped
-        if tensor.target.rule.is_linear and any(side % multiple for side in tensor.target.shape)
+        if tensor.target.rule.is_linear and any(side % multiple for side in tensor.target.shape[-2:])
     ]
     if problems:
         raise ContractError(condense(problems, file=str(folder)))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.cast import cast
 from trtkit.checkpoint.gguf_tokenizer import tokenizer_files
 from trtkit.checkpoint.inventory import record_files
@@ -20,7 +21,6 @@ from trtkit.checkpoint.staging import staged_folder, write_json
 from trtkit.checkpoint.stand_ins import check_file
 from trtkit.errors import EnvironmentLacks, InputError
 from trtkit.plan.hf_config import parse_hf_config
-from trtkit.plan.model import ModelConfig
 
 if TYPE_CHECKING:
     from gguf import ReaderTensor

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.safetensors import TensorInfo, read_header
 from trtkit.checkpoint.stand_ins import check_links, lfs_size
 from trtkit.errors import InputError, Problem
 from trtkit.plan.hf_config import parse_hf_config
-from trtkit.plan.model import ModelConfig
 
 _CONFIG = "config.json"
 _GENERATION = "generation_config.json"

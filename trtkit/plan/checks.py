@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from trtkit.catalog.formats import BACKENDS
+from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem, Severity
-from trtkit.plan.model import ModelConfig
 from trtkit.plan.types import Plan
 
 Check = Callable[[Contract, ModelConfig, Plan], Iterator[Problem]]

@@ -6,15 +6,16 @@ change the result and that the engine cannot honour is an error; a key that nobo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
 from trtkit.catalog.architectures import ARCHITECTURES, Architecture
+from trtkit.catalog.architectures.architecture import REQUIRED, Numeric
+from trtkit.catalog.model import ModelConfig, Moe
 from trtkit.errors import ContractError, Problem, Severity
 from trtkit.plan.hf_fields import Fields
-from trtkit.plan.hf_rope import ROPE_KEYS, read_rope
-from trtkit.plan.model import ModelConfig
+from trtkit.plan.hf_rope import ROPE_KEYS, read_rope, read_rotary_pct
 
 _TOKEN_KEYS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
 _DTYPE_KEYS = ("dtype", "torch_dtype")
@@ -32,7 +33,7 @@ def parse_hf_config(
         ContractError: The configuration cannot be honoured; all errors are listed.
     """
     arch = find_architecture(raw, file)
-    fields = Fields(raw, file)
+    fields = Fields(arch.adapt(raw), file)
     config = _read(fields, arch, generation or {})
     if not _errors(fields):
         # Sizes that were reported as wrong would only be reported again.
@@ -94,7 +95,34 @@ def _read(fields: Fields, arch: Architecture, generation: Mapping[str, Any]) -> 
         bos_token_id=bos[0] if bos else None,
         eos_token_ids=eos,
         pad_token_id=pad[0] if pad else None,
+        moe=_moe(fields, args) if "num_experts" in arch.keys else None,
+        rotary_pct=read_rotary_pct(fields, arch),
+        numerics={name: _numeric(fields, spec) for name, spec in arch.numerics.items()},
     )
+
+
+def _moe(fields: Fields, args: Callable[[str], tuple[Any, ...]]) -> Moe:
+    experts, chosen = (fields.count(*args(name)) for name in ("num_experts", "experts_per_token"))
+    if chosen > experts:
+        fields.error(args("experts_per_token")[0][0], f"{chosen} of {experts} experts cannot be chosen")
+    return Moe(
+        num_experts=experts,
+        experts_per_token=chosen,
+        intermediate_size=fields.count(*args("expert_intermediate_size")),
+        shared_intermediate_size=fields.count(*args("shared_intermediate_size")),
+        renormalize=fields.flag(*args("renormalize")),
+    )
+
+
+def _numeric(fields: Fields, spec: Numeric) -> Any:
+    args = (spec.keys,) if spec.default is REQUIRED else (spec.keys, spec.default)
+    if spec.kind is bool:
+        return fields.flag(*args)
+    if spec.kind is int:
+        return fields.count(*args)
+    if spec.default is None and all(fields.raw.get(key) is None for key in spec.keys):
+        return None
+    return fields.number(*args)
 
 
 def _activation(fields: Fields, arch: Architecture, args: tuple[Any, ...]) -> str:
@@ -178,7 +206,8 @@ def _check_window(fields: Fields, arch: Architecture, config: ModelConfig) -> No
 
 def _check_other_keys(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
     """Compare every remaining key with what is known: neutral, ignorable, or neither."""
-    read = {key for keys in arch.keys.values() for key in keys} | ROPE_KEYS | _TOKEN_KEYS | _WINDOW_KEYS
+    spellings = (*arch.keys.values(), *(spec.keys for spec in arch.numerics.values()))
+    read = {key for keys in spellings for key in keys} | ROPE_KEYS | _TOKEN_KEYS | _WINDOW_KEYS
     sound = not _errors(fields)
     for key, value in fields.raw.items():
         if value is None or key in read or key in _DTYPE_KEYS or key in arch.ignorable:

@@ -9,12 +9,14 @@ from trtkit.catalog.architectures import Architecture
 from trtkit.catalog.architectures.architecture import RopeType
 from trtkit.plan.hf_fields import Fields, is_positive
 
+_BLOCKS = ("rope_parameters", "rope_scaling")
+_PARTIAL = ("partial_rotary_factor",)
 ROPE_KEYS = frozenset({"rope_theta", "rope_scaling", "rope_parameters"})
 
 
 def read_rope(fields: Fields, arch: Architecture) -> tuple[float, dict[str, Any] | None]:
     """Return the base frequency and TensorRT-LLM's ``rotary_scaling`` (None without scaling)."""
-    blocks = {key: _block(fields, key) for key in ("rope_parameters", "rope_scaling")}
+    blocks = {key: _block(fields, key) for key in _BLOCKS}
     flat = {**fields.raw, **{f"{key}.rope_theta": block.get("rope_theta") for key, block in blocks.items()}}
     spellings = (*arch.keys["rotary_base"], *(f"{key}.rope_theta" for key in blocks))
     reader = Fields(flat, fields.file)
@@ -24,6 +26,19 @@ def read_rope(fields: Fields, arch: Architecture) -> tuple[float, dict[str, Any]
     if len(scalings) > 1 and scalings[0][1] != scalings[1][1]:
         fields.error("rope_scaling", "disagrees with rope_parameters", "remove the one that is wrong")
     return base, scalings[0][1] if scalings else None
+
+
+def read_rotary_pct(fields: Fields, arch: Architecture) -> float:
+    """Return the part of each head that is rotated; architectures that rotate all of it name no key for it."""
+    if "rotary_pct" not in arch.keys:
+        return 1.0
+    blocks = {f"{key}.{name}": _block(fields, key).get(name) for key in _BLOCKS for name in _PARTIAL}
+    reader = Fields({**fields.raw, **blocks}, fields.file)
+    part = reader.number((*arch.keys["rotary_pct"], *blocks), arch.defaults["rotary_pct"])
+    if part > 1:
+        reader.error(arch.keys["rotary_pct"][0], f"is the part of a head that is rotated, is {part}")
+    fields.problems += reader.problems
+    return part
 
 
 def _block(fields: Fields, key: str) -> Mapping[str, Any]:
@@ -47,7 +62,7 @@ def _scaling(fields: Fields, key: str, block: Mapping[str, Any], arch: Architect
         return None
     name = str(names[0]) if names else "default"
     values = {k: v for k, v in block.items() if k not in {"type", "rope_type", "rope_theta"}}
-    if values.pop("partial_rotary_factor", 1) != 1:
+    if values.pop("partial_rotary_factor", 1) != 1 and "rotary_pct" not in arch.keys:
         fields.error(f"{key}.partial_rotary_factor", "this architecture's engine rotates whole heads only")
     if name == "default":
         for extra in values:

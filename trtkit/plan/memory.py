@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from trtkit.catalog.formats import WeightFacts
-from trtkit.plan.model import ModelConfig
+from trtkit.catalog.model import ModelConfig
 
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 

@@ -6,13 +6,13 @@ import math
 from dataclasses import replace
 
 from trtkit.catalog.formats import BACKENDS, KV_CACHE, WEIGHTS
+from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
 from trtkit.errors import ContractError, Severity
 from trtkit.plan.checks import CHECKS, backend_problems
 from trtkit.plan.kv import kv_bytes_per_token
 from trtkit.plan.machine import Machine
 from trtkit.plan.memory import activation_bytes, kv_pool_tokens, weights_bytes
-from trtkit.plan.model import ModelConfig
 from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Zones
 
 DEFAULT_BATCH_SIZE = 32

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trtkit.catalog.model import ModelConfig
 from trtkit.errors import Problem
-from trtkit.plan.model import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -132,9 +132,9 @@ LLAMA = Architecture(
     neutral=NEUTRAL,
     restated=RESTATED,
     ignorable=IGNORABLE,
-    engine_config={"position_embedding_type": "rope_gpt_neox"},
+    engine_config=lambda _: {"position_embedding_type": "rope_gpt_neox"},
     tensors=(
-        TensorRule("transformer.vocab_embedding.weight", (_EMBEDDING,)),
+        TensorRule("transformer.vocab_embedding.weight", (_EMBEDDING,), Split.EMBEDDING),
         *_LAYER,
         _norm("transformer.ln_f.weight", "model.norm.weight"),
         TensorRule(

@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+
+@dataclass(frozen=True)
+class Moe:
+    """A mixture of experts in every layer."""
+
+    num_experts: int
+    experts_per_token: int
+    intermediate_size: int
+    """Width of one expert."""
+    shared_intermediate_size: int
+    """Width of the expert that every token visits; 0 without one."""
+    renormalize: bool
+    """Whether the weights of the chosen experts are scaled to sum to 1."""
 
 
 @dataclass(frozen=True)
@@ -32,3 +47,10 @@ class ModelConfig:
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     pad_token_id: int | None
+    moe: Moe | None = None
+    rotary_pct: float = 1.0
+    """Part of each head that is rotated."""
+    sliding_window: int | None = None
+    """Tokens that attention reaches back, itself included; None when it reaches back to the start."""
+    numerics: Mapping[str, Any] = field(default_factory=dict)
+    """What only this family has (soft caps, multipliers, layout flags), by TensorRT-LLM's key in ``config.json``."""
