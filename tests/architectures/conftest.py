@@ -12,8 +12,6 @@ import pytest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tests.architectures.tiny import Variant
-
 
 class TinyModel(NamedTuple):
     """A saved model in the spelling of both generations of transformers, and what it computes."""
@@ -24,12 +22,13 @@ class TinyModel(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Variant], TinyModel]:
+def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], TinyModel]:
     """Return a function that builds the model of a named variant, or gives it again."""
     import torch
     from transformers.utils import logging
 
-    from tests.architectures import tiny
+    from tests.architectures import spelling, tiny
+    from tests.architectures.variants import REFUSED, VARIANTS
 
     torch.set_num_threads(1)
     logging.disable_progress_bar()
@@ -37,9 +36,9 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Variant], 
 
     @cache
     def built(name: str) -> TinyModel:
-        variant = (tiny.VARIANTS | tiny.REFUSED)[name]
+        variant = VARIANTS[name] if name in VARIANTS else REFUSED[name][0]
         folder = base / name
         tiny.build(variant, folder)
-        return TinyModel(folder, tiny.respell(folder), tiny.expected_logits(variant, folder))
+        return TinyModel(folder, spelling.respell(folder), tiny.expected_logits(variant, folder))
 
     return built

@@ -60,10 +60,15 @@ def join(config: Config, ranks: list[Tensors]) -> Tensors:
     for stage in range(pp):
         first_layer = stage * (config["num_hidden_layers"] // pp)
         for name, tensor in join_stage(config, ranks[stage * tp : (stage + 1) * tp]).items():
-            key = re.sub(r"(?<=layers\.)\d+", lambda number: str(int(number[0]) + first_layer), name)
+            key = shifted(name, first_layer)
             assert key not in joined, f"{key} is in two stages"
             joined[key] = tensor
     return joined
+
+
+def shifted(name: str, layers: int) -> str:
+    """Return the name with its layer's number raised."""
+    return re.sub(r"(?<=layers\.)\d+", lambda number: str(int(number[0]) + layers), name)
 
 
 def join_stage(config: Config, ranks: list[Tensors]) -> Tensors:
