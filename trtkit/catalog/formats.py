@@ -41,12 +41,23 @@ class BackendFacts:
     needs_gpu: bool
     rope_types: tuple[str, ...]
     """Scalings of rotary embeddings; every back end runs those without."""
+    architectures: tuple[str, ...]
+    """Model families; empty for all that trtkit converts."""
+    sliding_window: bool
+    """Whether attention can be kept from reaching all the way back."""
 
 
 BACKENDS: dict[str, BackendFacts] = {
     # OpenVINO's CPU plugin has one block size.
     "cpu": BackendFacts(
-        ("none", "int8-wo"), ("auto",), (32,), max_ranks=1, needs_gpu=False, rope_types=("linear", "llama3")
+        ("none", "int8-wo"),
+        ("auto",),
+        (32,),
+        max_ranks=1,
+        needs_gpu=False,
+        rope_types=("linear", "llama3"),
+        architectures=("LlamaForCausalLM", "MistralForCausalLM"),
+        sliding_window=False,
     ),
 }
 """Back ends that this release builds for."""

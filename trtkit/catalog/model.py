@@ -52,5 +52,7 @@ class ModelConfig:
     """Part of each head that is rotated."""
     sliding_window: int | None = None
     """Tokens that attention reaches back, itself included; None when it reaches back to the start."""
+    sliding_window_pattern: int | None = None
+    """Every n-th layer reaches back to the start all the same; None when no layer does."""
     numerics: Mapping[str, Any] = field(default_factory=dict)
     """What only this family has (soft caps, multipliers, layout flags), by TensorRT-LLM's key in ``config.json``."""

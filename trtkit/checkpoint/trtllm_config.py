@@ -59,6 +59,8 @@ def write_config(
         **content,
         "dtype": dtype,
         "logits_dtype": "float32",
+        # The runtime's max_attention_window; nothing in the engine depends on it.
+        **({"sliding_window": config.sliding_window} if config.sliding_window else {}),
         **({"moe": _moe(config.moe)} if config.moe else {}),
         **config.numerics,
         **ARCHITECTURES[config.architecture].engine_config(config),
@@ -111,6 +113,7 @@ def read_config(content: Mapping[str, Any], *, path: Path) -> ModelConfig:
         eos_token_ids=(),
         pad_token_id=None,
         moe=_read_moe(content, path) if "num_experts" in arch.keys else None,
+        sliding_window=content.get("sliding_window"),
         numerics={key: content[key] for key in arch.numerics},
     )
 

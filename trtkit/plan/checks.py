@@ -54,6 +54,25 @@ def backend_runs_rope(contract: Contract, model: ModelConfig, _: Plan) -> Iterat
         yield Problem(message, "model.source", f"use a model with {' or '.join(known)} scaling, or none")
 
 
+def backend_runs_architecture(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
+    """A back end that does not know the family's layers cannot run them."""
+    name = contract.engine.backend.value
+    known = BACKENDS[name].architectures
+    if known and model.architecture not in known:
+        message = f"the {name} back end does not run {model.architecture}"
+        yield Problem(message, "model.source", f"it runs {', '.join(known)}")
+
+
+def backend_honours_window(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Beyond a sliding window the text differs where every token sees every earlier one."""
+    name, window = contract.engine.backend.value, model.sliding_window
+    if window is not None and not BACKENDS[name].sliding_window and plan.limits.max_seq_len > window:
+        message = (
+            f"the model's attention reaches back {window} tokens, and the {name} back end has no such window"
+        )
+        yield Problem(message, "engine.limits.max_seq_len", f"at most {window}, up to which nothing changes")
+
+
 def sequence_fits_model(_: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """A sequence longer than the model's positions would be read by a position table that does not exist."""
     if plan.limits.max_seq_len > model.max_position_embeddings:
@@ -156,7 +175,9 @@ def priorities_name_one_class(contract: Contract, _: ModelConfig, __: Plan) -> I
 
 
 CHECKS: tuple[Check, ...] = (
+    backend_runs_architecture,
     backend_runs_rope,
+    backend_honours_window,
     sequence_fits_model,
     prompt_leaves_room,
     step_holds_batch,

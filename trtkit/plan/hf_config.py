@@ -16,10 +16,10 @@ from trtkit.catalog.model import ModelConfig, Moe
 from trtkit.errors import ContractError, Problem, Severity
 from trtkit.plan.hf_fields import Fields
 from trtkit.plan.hf_rope import ROPE_KEYS, read_rope, read_rotary_pct
+from trtkit.plan.hf_window import WINDOW_KEYS, read_window
 
 _TOKEN_KEYS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
 _DTYPE_KEYS = ("dtype", "torch_dtype")
-_WINDOW_KEYS = frozenset({"sliding_window", "layer_types"})
 _QUANTIZED_KEYS = frozenset({"compression_config", "quantization", "quantization_config"})
 _DTYPES = {"bfloat16", "float16", "float32"}
 
@@ -38,7 +38,6 @@ def parse_hf_config(
     if not _errors(fields):
         # Sizes that were reported as wrong would only be reported again.
         _check_geometry(fields, arch, config)
-    _check_window(fields, arch, config)
     _check_other_keys(fields, arch, config)
     if errors := _errors(fields):
         raise ContractError(errors)
@@ -71,6 +70,7 @@ def _read(fields: Fields, arch: Architecture, generation: Mapping[str, Any]) -> 
 
     num_heads, hidden_size = fields.count(*args("num_heads")), fields.count(*args("hidden_size"))
     rotary_base, rotary_scaling = read_rope(fields, arch)
+    window, window_pattern = read_window(fields, arch)
     bos, eos, pad = (_token_ids(fields, name, generation) for name in ("bos", "eos", "pad"))
     if not eos:
         fields.warn("eos_token_id", "no token ends an answer: only max_tokens will")
@@ -97,6 +97,8 @@ def _read(fields: Fields, arch: Architecture, generation: Mapping[str, Any]) -> 
         pad_token_id=pad[0] if pad else None,
         moe=_moe(fields, args) if "num_experts" in arch.keys else None,
         rotary_pct=read_rotary_pct(fields, arch),
+        sliding_window=window,
+        sliding_window_pattern=window_pattern,
         numerics={name: _numeric(fields, spec) for name, spec in arch.numerics.items()},
     )
 
@@ -186,28 +188,10 @@ def _check_geometry(fields: Fields, arch: Architecture, config: ModelConfig) -> 
                 fields.warn(f"{key}_token_id", f"{token} is outside the vocabulary of {config.vocab_size}")
 
 
-def _check_window(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
-    """Refuse attention that does not see every earlier token: the window is no part of the checkpoint."""
-    kinds = fields.raw.get("layer_types") or []
-    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
-        fields.error("layer_types", "only full_attention is supported for this architecture")
-    window = fields.raw.get("sliding_window", arch.sliding_window_default)
-    if window is None or fields.raw.get("use_sliding_window") is False:
-        return
-    if type(window) is not int:
-        fields.error("sliding_window", f"must be a number of tokens or null, is {window!r}")
-    elif 0 < window < config.max_position_embeddings:
-        fields.error(
-            "sliding_window",
-            f"attention reaches back {window} tokens only, which this architecture's engine cannot honour",
-            f"lower max_position_embeddings to {window}: up to there the window changes nothing",
-        )
-
-
 def _check_other_keys(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
     """Compare every remaining key with what is known: neutral, ignorable, or neither."""
     spellings = (*arch.keys.values(), *(spec.keys for spec in arch.numerics.values()))
-    read = {key for keys in spellings for key in keys} | ROPE_KEYS | _TOKEN_KEYS | _WINDOW_KEYS
+    read = {key for keys in spellings for key in keys} | ROPE_KEYS | _TOKEN_KEYS | WINDOW_KEYS
     sound = not _errors(fields)
     for key, value in fields.raw.items():
         if value is None or key in read or key in _DTYPE_KEYS or key in arch.ignorable:

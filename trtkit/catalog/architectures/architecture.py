@@ -183,6 +183,8 @@ class Architecture:
     window: Window = Window.REFUSED
     sliding_window_default: int | None = None
     """Attention window in tokens when ``config.json`` does not name one."""
+    window_pattern_default: int = 1
+    """With ``Window.PATTERN``: which n it is when ``config.json`` does not say."""
     max_pp: int | None = None
     """Most ranks of pipeline parallelism; None without a bound."""
     pads_vocab: bool = True
