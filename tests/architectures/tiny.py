@@ -40,10 +40,13 @@ def prompts() -> torch.Tensor:
     return torch.randint(0, VOCAB, (2, PROMPT_TOKENS), generator=generator)
 
 
+def reopen(variant: Variant, folder: Path) -> transformers.PreTrainedModel:
+    """Read the saved model again, set to compute what the engine would."""
+    settings = {"attn_implementation": "eager", "dtype": torch.float32, **variant.oracle}
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, **settings)
+
+
 def expected_logits(variant: Variant, folder: Path) -> torch.Tensor:
     """Return what transformers computes from the saved model."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, attn_implementation="eager", dtype=torch.float32, **variant.oracle
-    )
     with torch.no_grad():
-        return model(prompts()).logits
+        return reopen(variant, folder)(prompts()).logits

@@ -106,7 +106,9 @@ def longrope(original_tokens: int) -> dict[str, Any]:
 
 def falcon(**settings: Any) -> Variant:
     # TensorRT-LLM approximates GELU by tanh.
-    return Variant("FalconConfig", FALCON | settings, oracle={"activation": "gelu_pytorch_tanh"})
+    # Eager attention of transformers adds ALiBi to the mask and once more to the scores.
+    oracle = {"activation": "gelu_pytorch_tanh", "attn_implementation": "sdpa"}
+    return Variant("FalconConfig", FALCON | settings, oracle=oracle)
 
 
 LLAMA3 = {

@@ -22,7 +22,7 @@ from trtkit.engine.cpu.compile import compile_engine
 from trtkit.engine.cpu.request import FinishReason, GenerationRequest, TokenChunk
 from trtkit.engine.cpu.runtime import CpuEngine
 from trtkit.plan.kv import kv_bytes_per_token
-from trtkit.plan.model import ModelConfig
+from trtkit.catalog.model import ModelConfig
 from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Zones
 
 VOCAB = 400

@@ -17,7 +17,7 @@ from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.safetensors import SafetensorsWriter, TensorSpec
 from trtkit.engine.cpu.compile import compile_engine
-from trtkit.plan.model import ModelConfig
+from trtkit.catalog.model import ModelConfig
 from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Zones
 from trtkit.triton.folder import install, write
 from trtkit.triton.repository import render

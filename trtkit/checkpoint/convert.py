@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 import numpy as np
 
+from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.hf import HfCheckpoint
@@ -64,6 +65,8 @@ def convert(
     """
     _check_request(dtype, quantization)
     _check_target(out, source.folder)
+    if ARCHITECTURES[source.config.architecture].shares_embedding and parallelism.tp > 1:
+        parallelism = replace(parallelism, parallel_embedding=True)
     if problems := parallel_problems(source.config, parallelism):
         raise ContractError(problems)
     mapped = map_tensors(source.config, source.tensors, file=str(source.folder))

@@ -187,5 +187,7 @@ class Architecture:
     """With ``Window.PATTERN``: which n it is when ``config.json`` does not say."""
     max_pp: int | None = None
     """Most ranks of pipeline parallelism; None without a bound."""
+    shares_embedding: bool = False
+    """Whether the engine takes the embedding for shared by the ranks, whatever ``config.json`` says."""
     pads_vocab: bool = True
     """Whether the vocabulary may be padded to a multiple of the ranks."""
