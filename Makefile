@@ -1,8 +1,10 @@
 # Two commands do everything on a fresh Linux machine with Python 3.10 to 3.12:
 #   make demo    build, serve, stream, measure, stop
 #   make test    lint, types and all tests, with a real Triton
+# Benchmarks print a table, write JSON and a chart to build/bench/, and fail when a goal is missed:
+#   make bench-convert    conversions against cp; ARGS=--quick for small models
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types format clean help
+.PHONY: demo test lint types format bench-convert clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -34,6 +36,9 @@ types: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+bench-convert: $(VENV)/.dev
+	$(BIN)/python tests/bench/bench_convert.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
