@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from tests.architectures import rotary
-from tests.architectures.weights import Weights
-
-Config = dict[str, Any]
+from tests.architectures.weights import Config, Weights
 
 
 @dataclass(frozen=True)

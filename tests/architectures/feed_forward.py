@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.architectures.weights import Weights
-
-Config = dict[str, Any]
+from tests.architectures.weights import Config, Weights
 
 
 def gelu(x: Tensor) -> Tensor:

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from tests.architectures.attention import Attention, attend, soft_cap
 from tests.architectures.feed_forward import experts, fused_mlp, gated_mlp, plain_mlp
-from tests.architectures.weights import Weights
-
-Config = dict[str, Any]
+from tests.architectures.weights import Config, Weights
 
 LLAMAS = ("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "GraniteForCausalLM")
 QWENS = ("Qwen2ForCausalLM", "Qwen2MoeForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCausalLM")
 GEMMAS = ("GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM")
-# These build LayerNorm and Attention without naming the size of a head.
-FIXED_HEADS = ("Phi3ForCausalLM", "GPT2LMHeadModel", "GPTNeoXForCausalLM", "FalconForCausalLM")
+# These build their attention without naming the size of a head or a rotary scaling.
+PLAIN_ATTENTION = ("Phi3ForCausalLM", "GPT2LMHeadModel", "GPTNeoXForCausalLM", "FalconForCausalLM")
 LAYER_NORM_EPSILON = 1e-5
 
 Block = Callable[[Config, Weights, Tensor, int, int | None], Tensor]
@@ -39,8 +36,9 @@ def forward(
     over the layers. No checkpoint holds it.
     """
     weights, block = Weights(tensors), BLOCKS[config["architecture"]]
-    if config["architecture"] in FIXED_HEADS:
+    if config["architecture"] in PLAIN_ATTENTION:
         assert config["head_size"] * config["num_attention_heads"] == config["hidden_size"]
+        assert config.get("rotary_scaling") is None
     body = weights.under("transformer")
     x = embed(config, body, ids)
     for layer in range(config["num_hidden_layers"]):
@@ -166,7 +164,6 @@ def gemma_attention(config: Config, index: int) -> Attention:
 def phi3(config: Config, layer: Weights, x: Tensor, _index: int, window: int | None) -> Tensor:
     assert config["mapping"]["pp_size"] == 1
     assert config["hidden_act"] == "swiglu"
-    assert config["rotary_scaling"] is None, "the class does not read it"
     spec = Attention(
         bias=False,
         dense_bias=False,

@@ -6,13 +6,13 @@ import json
 import re
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-Config = dict[str, Any]
+from tests.architectures.weights import Config
+
 Tensors = dict[str, Tensor]
 
 # The reference adds these; its own loader rebuilds them and calls the stored ones superfluous.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
-Config = dict[str, Any]
+from tests.architectures.weights import Config
 
 
 def tables(config: Config, *, base: float, fraction: float, length: int) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from tests.architectures.variants import REFUSED, VARIANTS, Variant
 from trtkit.catalog.parallel import Parallelism
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.recipe import Plain
 from trtkit.errors import TrtkitError
 from trtkit.plan.resolve import quant_plan
 
@@ -50,7 +51,7 @@ CASES = [
 
 def convert_to(folder: Path, out: Path, layout: Parallelism = ONE) -> Path:
     source = HfCheckpoint.open(folder)
-    convert(source, out, dtype="float32", quantization=quant_plan("none"), parallelism=layout)
+    convert(source, out, dtype="float32", recipe=Plain(quant_plan("none")), parallelism=layout)
     return out
 
 

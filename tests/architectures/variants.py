@@ -136,6 +136,7 @@ VARIANTS: dict[str, Variant] = {
     "mistral-wide-window": Variant("MistralConfig", LLAMA | {"sliding_window": 128}),
     "mixtral": Variant("MixtralConfig", LLAMA | TWO_EXPERTS, has_experts=True),
     "qwen2": Variant("Qwen2Config", LLAMA),
+    "qwen2-tied": Variant("Qwen2Config", LLAMA | {"tie_word_embeddings": True}),
     "qwen2-moe": Variant(
         "Qwen2MoeConfig",
         LLAMA | QWEN_EXPERTS | {"shared_expert_intermediate_size": 80, "norm_topk_prob": False},
@@ -162,6 +163,7 @@ VARIANTS: dict[str, Variant] = {
     "phi3-longrope-short": phi3(**longrope(64)),
     "phi3-longrope-long": phi3(**longrope(16)),
     "gpt2": Variant("GPT2Config", GPT),
+    "gpt2-narrow": Variant("GPT2Config", GPT | {"n_inner": 96}),
     "gpt-neox": Variant(
         "GPTNeoXConfig",
         NEOX | rope("default", partial_rotary_factor=0.25),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
+
+Config = dict[str, Any]
 
 
 @dataclass(frozen=True)
