@@ -60,10 +60,16 @@ def join(config: Config, ranks: list[Tensors]) -> Tensors:
     for stage in range(pp):
         first_layer = stage * (config["num_hidden_layers"] // pp)
         for name, tensor in join_stage(config, ranks[stage * tp : (stage + 1) * tp]).items():
+            assert stage_is_right(name, is_first=stage == 0, is_last=stage == pp - 1), f"{name} in {stage}"
             key = shifted(name, first_layer)
             assert key not in joined, f"{key} is in two stages"
             joined[key] = tensor
     return joined
+
+
+def stage_is_right(name: str, *, is_first: bool, is_last: bool) -> bool:
+    """Embeddings belong to the first stage, the last norm and the head to the last."""
+    return ".layers." in name or (is_first if "_embedding." in name else is_last)
 
 
 def shifted(name: str, layers: int) -> str:
