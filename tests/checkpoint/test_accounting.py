@@ -11,6 +11,7 @@ import pytest
 
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.recipe import Plain
 from trtkit.errors import ContractError, Problem
 from trtkit.plan.types import QuantPlan
 
@@ -19,7 +20,7 @@ PLAIN = QuantPlan("none", "auto", None, None)
 
 def problems_of(folder: Path) -> tuple[Problem, ...]:
     with pytest.raises(ContractError) as caught:
-        convert(HfCheckpoint.open(folder), folder.with_name("out"), dtype="bfloat16", quantization=PLAIN)
+        convert(HfCheckpoint.open(folder), folder.with_name("out"), dtype="bfloat16", recipe=Plain(PLAIN))
     assert not folder.with_name("out").exists()
     return caught.value.problems
 

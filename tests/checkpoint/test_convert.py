@@ -17,6 +17,7 @@ import pytest
 from trtkit.catalog.parallel import Parallelism
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.recipe import Plain
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint, verify
 from trtkit.errors import ContractError, InputError
 from trtkit.plan.types import QuantPlan
@@ -26,7 +27,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 def converted(folder: Path, quantization: QuantPlan, *, dtype="bfloat16", out=None) -> TrtllmCheckpoint:
     out = out or folder.with_name("out")
-    convert(HfCheckpoint.open(folder), out, dtype=dtype, quantization=quantization)
+    convert(HfCheckpoint.open(folder), out, dtype=dtype, recipe=Plain(quantization))
     return TrtllmCheckpoint.open(out)
 
 
@@ -156,7 +157,7 @@ def test_plain_and_quantized_configs_differ_in_quantization_only(tiny_llama, pla
 def test_weight_only_names_the_layers_that_do_not_divide(tiny_llama, int8_wo):
     text = refusal(tiny_llama(intermediate_size=96), int8_wo, ContractError)
     assert (
-        "layers.0.mlp.proj.weight: INT8 weight-only needs both sides to be multiples of 64, the layer is 64 x 96"
+        "layers.0.mlp.proj.weight: int8-wo needs both sides to be multiples of 64, the layer is 64 x 96"
         in text
     )
     assert "attention" not in text
@@ -164,7 +165,7 @@ def test_weight_only_names_the_layers_that_do_not_divide(tiny_llama, int8_wo):
 
 def test_advice_on_a_layer_is_about_that_layer(tiny_llama, int8_wo):
     text = refusal(tiny_llama(num_key_value_heads=1), int8_wo, ContractError)
-    assert "attention.qkv.weight: INT8 weight-only needs" in text
+    assert "attention.qkv.weight: int8-wo needs" in text
     assert "MLP" not in text
 
 
@@ -204,14 +205,12 @@ def test_no_value_is_or_becomes_infinite(tiny_llama, plain, dtype, source, value
         ({"parallelism": Parallelism(pp=3)}, "2 layers cannot be shared by 3 stages"),
         ({"parallelism": Parallelism(tp=2, moe_ep=2)}, "has no experts"),
         ({"dtype": "int8"}, "not 'int8'"),
-        ({"quantization": QuantPlan("fp8", "auto", "FP8", None)}, "'fp8' weights"),
-        ({"quantization": QuantPlan("none", "int8", None, "INT8")}, "'int8' KV cache"),
     ],
 )
 def test_what_this_release_does_not_write_is_named(tiny_llama, plain, tmp_path, options, message):
     source = HfCheckpoint.open(tiny_llama())
     with pytest.raises(InputError, match=message):
-        convert(source, tmp_path / "out", **{"dtype": "bfloat16", "quantization": plain} | options)
+        convert(source, tmp_path / "out", **{"dtype": "bfloat16", "recipe": Plain(plain)} | options)
 
 
 def test_conversions_are_repeatable_and_replace_each_other(tiny_llama, plain):
@@ -237,7 +236,7 @@ def test_progress_counts_bytes_to_the_end(tiny_llama, plain, tmp_path):
         HfCheckpoint.open(tiny_llama()),
         tmp_path / "out",
         dtype="bfloat16",
-        quantization=plain,
+        recipe=Plain(plain),
         progress=lambda *step: seen.append(step),
     )
     done = [step[1] for step in seen]
@@ -251,6 +250,7 @@ import os, signal, sys
 from pathlib import Path
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.recipe import Plain
 from trtkit.plan.types import QuantPlan
 
 def stop(stage, done, total):
@@ -258,7 +258,7 @@ def stop(stage, done, total):
     signal.pause()
 
 convert(HfCheckpoint.open(Path(sys.argv[1])), Path(sys.argv[2]), dtype="bfloat16",
-        quantization=QuantPlan("none", "auto", None, None), progress=stop)
+        recipe=Plain(QuantPlan("none", "auto", None, None)), progress=stop)
 """
 
 
@@ -289,11 +289,12 @@ import resource, sys
 from pathlib import Path
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.recipe import Plain
 from trtkit.plan.types import QuantPlan
 
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 report = convert(HfCheckpoint.open(Path(sys.argv[1])), Path(sys.argv[2]), dtype="float16",
-                 quantization=QuantPlan("none", "auto", None, None))
+                 recipe=Plain(QuantPlan("none", "auto", None, None)))
 print(report.bytes_written, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 """
 

@@ -136,10 +136,8 @@ def test_default_rope_is_no_scaling():
         ({"rms_norm_add_unit_offset": True}, "rms_norm_add_unit_offset"),
         ({"scale_emb": 12, "scale_depth": None}, "scale_emb"),
         ({"causal": False}, "causal"),
-        ({"quantization": {"bits": 4, "group_size": 64}}, "quantization"),
         ({"sliding_window": "x"}, "sliding_window"),
         ({"num_local_experts": 8}, "num_local_experts"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.recipe import Plain
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint, verify
 from trtkit.errors import InputError
 
@@ -43,7 +44,7 @@ FC = "transformer.layers.1.mlp.fc.weight"
 @pytest.fixture
 def checkpoint(tiny_llama, plain, tmp_path) -> Path:
     out = tmp_path / "out"
-    convert(HfCheckpoint.open(tiny_llama()), out, dtype="bfloat16", quantization=plain)
+    convert(HfCheckpoint.open(tiny_llama()), out, dtype="bfloat16", recipe=Plain(plain))
     return out
 
 

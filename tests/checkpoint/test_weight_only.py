@@ -15,6 +15,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.recipe import Plain
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint
 from trtkit.checkpoint.weight_only import dequantize_int8, quantize_int8
 from trtkit.plan.types import QuantPlan
@@ -64,7 +65,7 @@ def test_weights_and_scales_are_the_references_byte_for_byte(tmp_path) -> None:
     expected = json.loads((GOLDEN / "cases" / "llama_int8wo_tp1_sm80" / "expected.json").read_text())
     source = HfCheckpoint.open(GOLDEN / "sources" / expected["source"])
     convert(
-        source, tmp_path / "out", dtype="bfloat16", quantization=QuantPlan("int8-wo", "auto", "W8A16", None)
+        source, tmp_path / "out", dtype="bfloat16", recipe=Plain(QuantPlan("int8-wo", "auto", "W8A16", None))
     )
     checkpoint = TrtllmCheckpoint.open(tmp_path / "out")
     digests = {name: fact["sha256"] for name, fact in expected["tensors"]["rank0.safetensors"].items()}

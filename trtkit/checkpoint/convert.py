@@ -14,24 +14,17 @@ from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.hf import HfCheckpoint
-from trtkit.checkpoint.jobs import Job, Layout, plain_jobs
-from trtkit.checkpoint.mapping import MappedTensor, map_tensors, tied_copies
+from trtkit.checkpoint.jobs import Job, Layout
+from trtkit.checkpoint.mapping import map_tensors, tied_copies
 from trtkit.checkpoint.progress import Progress, silent
 from trtkit.checkpoint.rank_files import RankFiles
+from trtkit.checkpoint.recipe import Recipe
 from trtkit.checkpoint.safetensors import TensorInfo
 from trtkit.checkpoint.staging import staged_folder, write_json
 from trtkit.checkpoint.trtllm_config import DTYPES, write_config
 from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST
-from trtkit.errors import ContractError, EnvironmentLacks, InputError, Problem
+from trtkit.errors import ContractError, EnvironmentLacks, InputError
 from trtkit.plan.parallel import parallel_problems
-from trtkit.plan.types import QuantPlan
-
-WEIGHT_ONLY = "W8A16"
-_ALGORITHMS = (None, WEIGHT_ONLY)
-_WEIGHT_ONLY_MULTIPLE = 64
-"""Both sides of a weight-only layer; TensorRT-LLM pads others by itself and then finds their shapes wrong."""
-
-_PADDING = ", or pad the gated MLP (intermediate_size) with zeros in the source"
 
 
 @dataclass(frozen=True)
@@ -50,35 +43,37 @@ def convert(
     out: Path,
     *,
     dtype: str,
-    quantization: QuantPlan,
+    recipe: Recipe,
     parallelism: Parallelism = ONE_RANK,
     progress: Progress = silent,
 ) -> ConversionReport:
     """Write ``config.json`` and one ``rank{r}.safetensors`` per rank to ``out``; all of it or nothing.
 
-    INT8 weight-only keeps the plain weights and names the algorithm: TensorRT-LLM quantizes when it builds, in the
-    layout of the GPU at hand.
-
     Raises:
         InputError: The source does not fit the request; nothing was written, and an older ``out`` is untouched.
         EnvironmentLacks: The disk is too full.
     """
-    _check_request(dtype, quantization)
+    _check_dtype(dtype)
     _check_target(out, source.folder)
     if ARCHITECTURES[source.config.architecture].shares_embedding and parallelism.tp > 1:
         parallelism = replace(parallelism, parallel_embedding=True)
     if problems := parallel_problems(source.config, parallelism):
         raise ContractError(problems)
-    mapped = map_tensors(source.config, source.tensors, file=str(source.folder))
+    file = str(source.folder)
+    mapped = map_tensors(source.config, source.tensors, file=file, storage=source.storage)
     _check_tied(source)
-    if quantization.quant_algo == WEIGHT_ONLY:
-        _check_multiples(mapped, parallelism, source.folder)
-    jobs = plain_jobs(mapped, Layout(source.config, dtype, parallelism))
+    layout = Layout(source.config, dtype, parallelism)
+    if problems := recipe.problems(mapped, layout):
+        raise ContractError(condense(problems, file=file))
+    jobs = recipe.jobs(mapped, layout)
     with staged_folder(out) as staging:
         written = _write(staging, jobs, parallelism, out, progress)
-        content = write_config(source.config, dtype=dtype, quantization=quantization, parallelism=parallelism)
+        content = write_config(
+            source.config, dtype=dtype, quantization=recipe.quantization, parallelism=parallelism
+        )
         write_json(staging / CHECKPOINT_CONFIG, content)
-    return ConversionReport(out, len(jobs), written, source.config.tie_word_embeddings)
+    tensors = sum(len(job.targets) for job in jobs)
+    return ConversionReport(out, tensors, written, source.config.tie_word_embeddings)
 
 
 def _write(folder: Path, jobs: Sequence[Job], ranks: Parallelism, out: Path, progress: Progress) -> int:
@@ -94,14 +89,9 @@ def _write(folder: Path, jobs: Sequence[Job], ranks: Parallelism, out: Path, pro
     return files.nbytes
 
 
-def _check_request(dtype: str, quantization: QuantPlan) -> None:
+def _check_dtype(dtype: str) -> None:
     if dtype not in DTYPES:
         raise InputError(f"checkpoints are {', '.join(DTYPES)}, not {dtype!r}")
-    if quantization.quant_algo not in _ALGORITHMS:
-        message = f"this release does not write {quantization.weights!r} weights ({quantization.quant_algo})"
-        raise InputError(message, hint="use none or int8-wo")
-    if quantization.kv_cache_quant_algo is not None:
-        raise InputError(f"this release does not write a {quantization.kv_cache!r} KV cache", hint="use auto")
 
 
 def _check_target(out: Path, source: Path) -> None:
@@ -131,22 +121,6 @@ def _equal(one: TensorInfo, other: TensorInfo) -> bool:
     if (one.shape, one.dtype) != (other.shape, other.dtype):
         return False
     return all(np.array_equal(a, b) for a, b in zip(one.chunks(), other.chunks(), strict=True))
-
-
-def _check_multiples(mapped: Sequence[MappedTensor], ranks: Parallelism, folder: Path) -> None:
-    multiple = _WEIGHT_ONLY_MULTIPLE * ranks.tp
-    problems = [
-        Problem(
-            f"INT8 weight-only needs both sides to be multiples of {multiple}, the layer is "
-            f"{tensor.target.shape[-2]} x {tensor.target.shape[-1]}",
-            key=tensor.target.name,
-            hint="use weights: none" + (_PADDING if ".mlp." in tensor.target.name else ""),
-        )
-        for tensor in mapped
-        if tensor.target.rule.is_linear and any(side % multiple for side in tensor.target.shape[-2:])
-    ]
-    if problems:
-        raise ContractError(condense(problems, file=str(folder)))
 
 
 def _check_space(out: Path, needed_bytes: int) -> None:

@@ -12,7 +12,6 @@ from trtkit.catalog.model import ModelConfig, Moe
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.errors import InputError
 from trtkit.plan.hf_fields import is_positive
-from trtkit.plan.types import QuantPlan
 
 DTYPES = ("bfloat16", "float16", "float32")
 _FIELDS = {
@@ -46,7 +45,7 @@ _FLAGS = frozenset({"attn_bias", "mlp_bias"})
 
 
 def write_config(
-    config: ModelConfig, *, dtype: str, quantization: QuantPlan, parallelism: Parallelism = ONE_RANK
+    config: ModelConfig, *, dtype: str, quantization: Mapping[str, Any], parallelism: Parallelism = ONE_RANK
 ) -> dict[str, Any]:
     """Return the content of ``config.json``.
 
@@ -67,10 +66,7 @@ def write_config(
         "use_parallel_embedding": parallelism.parallel_embedding,
         "embedding_sharding_dim": 0,
         "mapping": _mapping(parallelism),
-        "quantization": {
-            "quant_algo": quantization.quant_algo,
-            "kv_cache_quant_algo": quantization.kv_cache_quant_algo,
-        },
+        "quantization": dict(quantization),
     }
 
 

@@ -26,6 +26,7 @@ from trtkit.engine.store import Product, Stage, Store
 from trtkit.errors import ContractError, InputError, Problem
 from trtkit.plan import Machine, Plan, make_plan
 from trtkit.plan.resolve import quant_plan
+from trtkit.quantize.recipes import recipe_for
 
 CHECKPOINT = "checkpoint"
 """Folder of the checkpoint inside its product, whose own root holds the manifest."""
@@ -159,7 +160,7 @@ def convert_source(
 ) -> tuple[ConversionReport, tuple[Problem, ...]]:
     """Convert a source without a contract into a folder of the user's choice; return report and warnings."""
     checkpoint = HfCheckpoint.open(resolve_source(source, Path.cwd(), store.root / "source", report))
-    done = convert(checkpoint, out, dtype=dtype, quantization=quant_plan(weights), progress=report)
+    done = convert(checkpoint, out, dtype=dtype, recipe=recipe_for(quant_plan(weights)), progress=report)
     return done, checkpoint.warnings
 
 
@@ -168,7 +169,8 @@ def convert_stage(source: HfCheckpoint, plan: Plan, report: Report) -> Stage:
 
     def run(out: Path) -> Mapping[str, Any]:
         target = out / CHECKPOINT
-        done = convert(source, target, dtype=plan.dtype, quantization=plan.quantization, progress=report)
+        recipe = recipe_for(plan.quantization)
+        done = convert(source, target, dtype=plan.dtype, recipe=recipe, progress=report)
         return {"tensors": done.tensors, "bytes": done.bytes_written, "tied_embeddings": done.tied_embeddings}
 
     described = {source.folder / name for name in CONFIG_FILES}

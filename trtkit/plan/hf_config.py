@@ -20,7 +20,8 @@ from trtkit.plan.hf_window import WINDOW_KEYS, read_window
 
 _TOKEN_KEYS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
 _DTYPE_KEYS = ("dtype", "torch_dtype")
-_QUANTIZED_KEYS = frozenset({"compression_config", "quantization", "quantization_config"})
+QUANTIZED_KEYS = frozenset({"compression_config", "quantization", "quantization_config"})
+"""Read by whoever opens the weights."""
 _DTYPES = {"bfloat16", "float16", "float32"}
 
 
@@ -191,14 +192,13 @@ def _check_geometry(fields: Fields, arch: Architecture, config: ModelConfig) -> 
 def _check_other_keys(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
     """Compare every remaining key with what is known: neutral, ignorable, or neither."""
     spellings = (*arch.keys.values(), *(spec.keys for spec in arch.numerics.values()))
-    read = {key for keys in spellings for key in keys} | ROPE_KEYS | _TOKEN_KEYS | WINDOW_KEYS
+    read = {key for keys in spellings for key in keys}
+    read |= ROPE_KEYS | _TOKEN_KEYS | WINDOW_KEYS | QUANTIZED_KEYS | set(_DTYPE_KEYS)
     sound = not _errors(fields)
     for key, value in fields.raw.items():
-        if value is None or key in read or key in _DTYPE_KEYS or key in arch.ignorable:
+        if value is None or key in read or key in arch.ignorable:
             continue
-        if key in _QUANTIZED_KEYS:
-            fields.error(key, "the checkpoint is quantized already", "give the checkpoint it was made from")
-        elif key in arch.neutral:
+        if key in arch.neutral:
             if value not in arch.neutral[key]:
                 fields.error(
                     key, f"{value!r} would change the result, and {arch.name} engines cannot honour it"

@@ -1,0 +1,69 @@
+"""What a conversion does with a mapped model: which tensors it writes, and what ``config.json`` says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trtkit.checkpoint.jobs import Job, Layout, plain_jobs
+from trtkit.checkpoint.mapping import MappedTensor
+from trtkit.errors import Problem
+from trtkit.plan.types import QuantPlan
+
+WEIGHT_ONLY = "W8A16"
+_PADDING = ", or pad the gated MLP (intermediate_size) with zeros in the source"
+
+
+class Recipe(Protocol):
+    """One way to write a model."""
+
+    @property
+    def quantization(self) -> Mapping[str, Any]:
+        """The ``quantization`` block of ``config.json``: keyword arguments of the loader, so no more than it knows."""
+
+    def problems(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Problem]:
+        """Return why the model cannot be written this way; found before anything is read or written."""
+
+    def jobs(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:
+        """Return the work, in an order that reads the source front to back."""
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Takes every tensor over; INT8 weight-only too, whose weights TensorRT-LLM quantizes when it builds."""
+
+    plan: QuantPlan
+
+    @property
+    def quantization(self) -> Mapping[str, Any]:
+        """The algorithm's name alone."""
+        return {"quant_algo": self.plan.quant_algo, "kv_cache_quant_algo": self.plan.kv_cache_quant_algo}
+
+    def problems(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Problem]:
+        """Refuse weight-only layers that loaders would pad."""
+        return side_problems(mapped, layout, self.plan) if self.plan.quant_algo == WEIGHT_ONLY else []
+
+    def jobs(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:
+        """Return a copy of every tensor."""
+        return plain_jobs(mapped, layout)
+
+
+def side_problems(
+    mapped: Sequence[MappedTensor], layout: Layout, plan: QuantPlan, unit: int = 64
+) -> list[Problem]:
+    """Return the linear layers whose sides are no multiple of ``unit`` times the ranks.
+
+    TensorRT-LLM pads such layers by itself and then finds the checkpoint's shapes wrong.
+    """
+    multiple = unit * layout.ranks.tp
+    return [
+        Problem(
+            f"{plan.weights} needs both sides to be multiples of {multiple}, the layer is "
+            f"{tensor.target.shape[-2]} x {tensor.target.shape[-1]}",
+            key=tensor.target.name,
+            hint="use weights: none" + (_PADDING if ".mlp." in tensor.target.name else ""),
+        )
+        for tensor in mapped
+        if tensor.target.rule.is_linear and any(side % multiple for side in tensor.target.shape[-2:])
+    ]
