@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,12 +15,12 @@ from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.hf import HfCheckpoint
-from trtkit.checkpoint.jobs import Job, Layout
+from trtkit.checkpoint.jobs import Job, Layout, Target
 from trtkit.checkpoint.mapping import map_tensors, tied_copies
 from trtkit.checkpoint.progress import Progress, silent
 from trtkit.checkpoint.rank_files import RankFiles
 from trtkit.checkpoint.recipe import Recipe
-from trtkit.checkpoint.safetensors import TensorInfo
+from trtkit.checkpoint.safetensors import TensorInfo, TensorSpec
 from trtkit.checkpoint.staging import staged_folder, write_json
 from trtkit.checkpoint.trtllm_config import DTYPES, write_config
 from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST
@@ -33,9 +34,80 @@ class ConversionReport:
 
     folder: Path
     tensors: int
+    """Tensors of the model, whatever the number of ranks that hold them."""
+    ranks: int
     bytes_written: int
     tied_embeddings: bool
     """Whether ``lm_head.weight`` is a copy of the embedding; the engine shares them again."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A conversion that has been checked: all that is left is to run it."""
+
+    source: HfCheckpoint
+    recipe: Recipe
+    layout: Layout
+    jobs: Sequence[Job]
+
+    @property
+    def targets(self) -> list[Target]:
+        """Every tensor that will be written."""
+        return [target for job in self.jobs for target in job.targets]
+
+    def bytes_per_rank(self) -> list[int]:
+        """Return the size of each rank's tensors."""
+        sizes, tp = [0] * self.layout.ranks.world, self.layout.ranks.tp
+        for target in self.targets:
+            for tp_rank, shard in enumerate(target.shards):
+                spec = TensorSpec(target.name, target.dtype, shard.shape)
+                sizes[target.stage * tp + tp_rank] += spec.nbytes
+        return sizes
+
+    def config(self) -> dict[str, Any]:
+        """Return the content of ``config.json``."""
+        layout = self.layout
+        return write_config(
+            layout.config, dtype=layout.dtype, quantization=self.recipe.quantization, parallelism=layout.ranks
+        )
+
+    def run(self, out: Path, progress: Progress = silent) -> ConversionReport:
+        """Write ``config.json`` and one ``rank{r}.safetensors`` per rank to ``out``; all of it or nothing.
+
+        Raises:
+            InputError: The source cannot be written this way; an older ``out`` is untouched.
+            EnvironmentLacks: The disk is too full.
+        """
+        _check_target(out, self.source.folder)
+        _check_tied(self.source)
+        _check_space(out, sum(self.bytes_per_rank()))
+        with staged_folder(out) as staging:
+            written = _write(staging, self.jobs, self.layout.ranks, progress)
+            write_json(staging / CHECKPOINT_CONFIG, self.config())
+        tied = self.layout.config.tie_word_embeddings
+        return ConversionReport(out, len(self.targets), self.layout.ranks.world, written, tied)
+
+
+def prepare(
+    source: HfCheckpoint, *, dtype: str, recipe: Recipe, parallelism: Parallelism = ONE_RANK
+) -> Conversion:
+    """Account for every tensor, from headers alone, and return what is to be done.
+
+    Raises:
+        InputError: The source does not fit the request; all problems of a kind are listed.
+    """
+    if dtype not in DTYPES:
+        raise InputError(f"checkpoints are {', '.join(DTYPES)}, not {dtype!r}")
+    if ARCHITECTURES[source.config.architecture].shares_embedding and parallelism.tp > 1:
+        parallelism = replace(parallelism, parallel_embedding=True)
+    if problems := parallel_problems(source.config, parallelism):
+        raise ContractError(problems)
+    file = str(source.folder)
+    mapped = map_tensors(source.config, source.tensors, file=file, storage=source.storage)
+    layout = Layout(source.config, dtype, parallelism)
+    if problems := recipe.problems(mapped, layout):
+        raise ContractError(condense(problems, file=file))
+    return Conversion(source, recipe, layout, recipe.jobs(mapped, layout))
 
 
 def convert(
@@ -47,51 +119,27 @@ def convert(
     parallelism: Parallelism = ONE_RANK,
     progress: Progress = silent,
 ) -> ConversionReport:
-    """Write ``config.json`` and one ``rank{r}.safetensors`` per rank to ``out``; all of it or nothing.
+    """Prepare a conversion and run it.
 
     Raises:
         InputError: The source does not fit the request; nothing was written, and an older ``out`` is untouched.
         EnvironmentLacks: The disk is too full.
     """
-    _check_dtype(dtype)
     _check_target(out, source.folder)
-    if ARCHITECTURES[source.config.architecture].shares_embedding and parallelism.tp > 1:
-        parallelism = replace(parallelism, parallel_embedding=True)
-    if problems := parallel_problems(source.config, parallelism):
-        raise ContractError(problems)
-    file = str(source.folder)
-    mapped = map_tensors(source.config, source.tensors, file=file, storage=source.storage)
-    _check_tied(source)
-    layout = Layout(source.config, dtype, parallelism)
-    if problems := recipe.problems(mapped, layout):
-        raise ContractError(condense(problems, file=file))
-    jobs = recipe.jobs(mapped, layout)
-    with staged_folder(out) as staging:
-        written = _write(staging, jobs, parallelism, out, progress)
-        content = write_config(
-            source.config, dtype=dtype, quantization=recipe.quantization, parallelism=parallelism
-        )
-        write_json(staging / CHECKPOINT_CONFIG, content)
-    tensors = sum(len(job.targets) for job in jobs)
-    return ConversionReport(out, tensors, written, source.config.tie_word_embeddings)
+    return prepare(source, dtype=dtype, recipe=recipe, parallelism=parallelism).run(out, progress)
 
 
-def _write(folder: Path, jobs: Sequence[Job], ranks: Parallelism, out: Path, progress: Progress) -> int:
+def _write(folder: Path, jobs: Sequence[Job], ranks: Parallelism, progress: Progress) -> int:
     """Run all jobs; return the bytes of all ranks' tensors."""
-    files = RankFiles(folder, [target for job in jobs for target in job.targets], tp=ranks.tp)
-    _check_space(out, files.nbytes)
     done = 0
-    with files:
+    with RankFiles(folder, [target for job in jobs for target in job.targets], tp=ranks.tp) as files:
         for job in jobs:
             for target, row, block in job.run():
                 done += files.scatter(target, row, block)
                 progress("convert", done, files.nbytes)
+        # What stays zero, the padding of the vocabulary, was not scattered.
+        progress("convert", files.nbytes, files.nbytes)
     return files.nbytes
-
-
-def _check_dtype(dtype: str) -> None:
-    if dtype not in DTYPES:
-        raise InputError(f"checkpoints are {', '.join(DTYPES)}, not {dtype!r}")
 
 
 def _check_target(out: Path, source: Path) -> None:
