@@ -79,11 +79,12 @@ def _mapping(ranks: Parallelism) -> dict[str, int]:
 
 def _moe(moe: Moe) -> dict[str, int]:
     """Return ``MoeConfig``'s keyword arguments; modes are NONE 0 and RENORMALIZE 1."""
+    shared = {"shared_expert_intermediate_size": moe.shared_intermediate_size}
     return {
         "num_experts": moe.num_experts,
         "top_k": moe.experts_per_token,
         "normalization_mode": int(moe.renormalize),
-        "shared_expert_intermediate_size": moe.shared_intermediate_size,
+        **(shared if moe.shared_intermediate_size else {}),
     }
 
 

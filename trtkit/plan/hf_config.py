@@ -108,12 +108,16 @@ def _moe(fields: Fields, args: Callable[[str], tuple[Any, ...]]) -> Moe:
     experts, chosen = (fields.count(*args(name)) for name in ("num_experts", "experts_per_token"))
     if chosen > experts:
         fields.error(args("experts_per_token")[0][0], f"{chosen} of {experts} experts cannot be chosen")
+    renormalize = fields.flag(*args("renormalize"))
+    if renormalize and args("renormalize")[0]:
+        message = "is honoured by normalization_mode RENORMALIZE; TensorRT-LLM's own converter writes NONE"
+        fields.warn(args("renormalize")[0][0], message)
     return Moe(
         num_experts=experts,
         experts_per_token=chosen,
         intermediate_size=fields.count(*args("expert_intermediate_size")),
         shared_intermediate_size=fields.count(*args("shared_intermediate_size")),
-        renormalize=fields.flag(*args("renormalize")),
+        renormalize=renormalize,
     )
 
 

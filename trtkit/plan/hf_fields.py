@@ -40,7 +40,7 @@ class Fields:
                 self.error(
                     keys[0], "the field is missing", "take the file from the model's publisher, complete"
                 )
-            return keys[0], default
+            return keys[0] if keys else "", default
         key, value = found[0]
         for other, its_value in found[1:]:
             if its_value != value:
