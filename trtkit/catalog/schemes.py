@@ -15,7 +15,7 @@ class Axis(enum.Enum):
     """One dimension of a part, in terms of the layer's weight; it is divided among the ranks as that is."""
 
     ONE = "1, whole on every rank"
-    EXPERTS = "number of experts"
+    EXPERTS = "number of experts; only the layers that have them have this axis"
     OUT = "out"
     OUT_PAIRS = "out / 2"
     OUT_QUARTERS = "out / 4"
@@ -68,7 +68,7 @@ class Scheme:
     """Keys of the ``quantization`` block beside ``quant_algo`` and ``kv_cache_quant_algo``, with defaults."""
 
 
-_PLAIN = Part("weight", (MODEL_DTYPE,), (Axis.OUT, Axis.IN))
+_PLAIN = Part("weight", (MODEL_DTYPE,), (Axis.EXPERTS, Axis.OUT, Axis.IN))
 
 SCHEMES: dict[str | None, Scheme] = {
     None: Scheme((_PLAIN,)),

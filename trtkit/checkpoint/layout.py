@@ -146,6 +146,8 @@ def _part_shard(axes: Sequence[Axis], weight: Shard, group_size: int) -> Shard:
     whole: list[int] = []
     ranges: list[Ranges] = []
     for axis in axes:
+        if axis is Axis.EXPERTS and experts < 0:
+            continue
         if axis is Axis.ONE:
             whole.append(1)
             ranges.append((range(1),))
