@@ -151,7 +151,7 @@ class Result:
         goal = f"{self.least_read:.2f} to {self.most_read:.2f} of the source"
         yield Verdict(self.name, "read", f"{self.read:.3f}", goal, met)
         torch = any(sample.torch for sample in self.samples)
-        yield Verdict(self.name, "torch", "imported" if torch else "absent", "not imported", not torch)
+        yield Verdict(self.name, "torch", "imported" if torch else "not imported", "not imported", not torch)
 
 
 def verdicts(results: Sequence[Result]) -> list[Verdict]:

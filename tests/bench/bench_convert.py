@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -16,6 +14,8 @@ from account import CASES, GB, Case, Result, verdicts
 from rich.console import Console
 from runs import ConversionFailedError, measure, needed_bytes
 from synthetic import SyntheticModel
+
+from trtkit.checkpoint.staging import scratch_folder
 
 _SIZES_GB, _QUICK_GB = (2.0, 8.0), (0.25, 1.0)
 _NAMES = {case.name: case for case in CASES}
@@ -53,8 +53,9 @@ def _measure(models: Sequence[SyntheticModel], cases: Sequence[Case], rounds: in
             f"{out}: {needed / GB:.1f} GB are needed, {free / GB:.1f} GB are free; choose another --out"
         )
         raise typer.Exit(4)
+    signal.signal(signal.SIGTERM, _stop)  # which would leave the models
     try:
-        with _scratch_folder(out) as scratch, screen.status("") as status:
+        with scratch_folder(out / "models") as scratch, screen.status("") as status:
             steps = [
                 measure(each, cases, rounds=rounds, scratch=scratch, tell=status.update) for each in models
             ]
@@ -64,16 +65,8 @@ def _measure(models: Sequence[SyntheticModel], cases: Sequence[Case], rounds: in
     return [result for step in steps for result in step]
 
 
-@contextmanager
-def _scratch_folder(parent: Path) -> Iterator[Path]:
-    """Yield a folder that goes away with the block, also when somebody interrupts or terminates the process."""
-
-    def stop(number: int, frame: Any) -> NoReturn:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, stop)
-    with tempfile.TemporaryDirectory(dir=parent, prefix="models-") as folder:
-        yield Path(folder)
+def _stop(number: int, frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

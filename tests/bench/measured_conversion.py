@@ -11,8 +11,8 @@ from pathlib import Path
 from trtkit.catalog.parallel import Parallelism
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
-from trtkit.checkpoint.recipe import Plain
 from trtkit.plan.resolve import quant_plan
+from trtkit.quantize.recipes import recipe_for
 
 
 def main(source: str, out: str, weights: str, dtype: str, tensor_parallel: int) -> None:
@@ -23,7 +23,7 @@ def main(source: str, out: str, weights: str, dtype: str, tensor_parallel: int) 
         HfCheckpoint.open(Path(source)),
         Path(out),
         dtype=dtype,
-        recipe=Plain(quant_plan(weights)),
+        recipe=recipe_for(quant_plan(weights)),
         parallelism=Parallelism(tp=tensor_parallel),
     )
     cost = {

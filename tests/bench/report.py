@@ -31,7 +31,9 @@ def save(results: Sequence[Result], verdicts: Sequence[Verdict], out: Path) -> N
 def show(results: Sequence[Result], verdicts: Sequence[Verdict], screen: Console) -> None:
     """Print a table of the best runs, and then each figure next to its goal."""
     table = Table(
-        box=SIMPLE, title="The best run of each; GB/s: source per CPU second, memory: MB, read, written: GB"
+        box=SIMPLE,
+        padding=(0, 1, 0, 0),
+        title="Best runs (GB/s: source per CPU second; memory in MB, files in GB)",
     )
     for number, head in enumerate(_HEAD):
         table.add_column(head, justify="left" if number < 2 else "right", no_wrap=True)
@@ -77,7 +79,8 @@ def _times(samples: Sequence[Sample]) -> tuple[str, str]:
 
 
 def _text(verdict: Verdict) -> str:
-    text = f"{verdict.what} {verdict.figure} ({verdict.goal})"
+    goal = "" if verdict.figure == verdict.goal else f" ({verdict.goal})"
+    text = f"{verdict.what} {verdict.figure}{goal}"
     return text if verdict.met else f"[red]{text} MISSED[/red]"
 
 

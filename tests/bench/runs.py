@@ -66,7 +66,8 @@ def _read_once(folder: Path) -> None:
 def _copy(source: Path, out: Path) -> Sample:
     """Copy a folder with `cp` and flush its files to disk, as a conversion does."""
     before, started_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(["sh", "-c", 'cp -r "$0" "$1" && sync "$1"/*', source, out], check=True)
+    subprocess.run(["cp", "-r", source, out], check=True)
+    subprocess.run(["sync", *out.iterdir()], check=True)
     wall_s, after = time.perf_counter() - started_s, resource.getrusage(resource.RUSAGE_CHILDREN)
     shutil.rmtree(out)
     return Sample(after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, wall_s)

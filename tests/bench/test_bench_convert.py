@@ -55,7 +55,7 @@ def test_says_each_figure_next_to_its_goal_and_fails_when_one_is_missed(plain):
 def test_draws_a_bar_per_figure(plain):
     out, _, _ = plain
     bars = ET.parse(out / "convert.svg").findall(".//{*}rect")
-    assert len(bars) == 5  # cp; speed and memory, each with its goal
+    assert len(bars) == 5  # cp's speed; speed and memory of the case, each with its goal
 
 
 def test_leaves_results_only(plain):
@@ -72,7 +72,7 @@ def test_a_case_that_is_not_there_is_named(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_leaves_nothing_when_it_is_stopped(tmp_path, number):
     process = start(tmp_path, "--rounds", "1000")
-    while not list(tmp_path.glob("models-*/source/*.json")):
+    while not list(tmp_path.glob(".models*/source/*.json")):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(number)
