@@ -10,10 +10,11 @@ from fnmatch import fnmatchcase
 from trtkit.catalog.architectures.architecture import Dim, Source, TensorRule, When
 from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.condense import condense
-from trtkit.checkpoint.expected import ExpectedTensor, architecture_of, expected_tensors, source_shape
+from trtkit.checkpoint.expected import ExpectedTensor, architecture_of, expected_tensors
 from trtkit.checkpoint.safetensors import TensorInfo
 from trtkit.checkpoint.storage.storage import PLAIN, WEIGHT, PartSpec, Storage, Stored
 from trtkit.errors import ContractError, Problem
+from trtkit.plan.tensors import source_shape
 
 FLOATS = ("bfloat16", "float16", "float32")
 _HEAD_DIMS = frozenset({Dim.Q, Dim.KV, Dim.QKV, Dim.HEAD})

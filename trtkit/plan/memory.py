@@ -4,45 +4,53 @@ from __future__ import annotations
 
 import math
 
+from trtkit.catalog.architectures.architecture import TensorRule, When
 from trtkit.catalog.formats import WeightFacts
 from trtkit.catalog.model import ModelConfig
+from trtkit.plan.tensors import rules_of, target_shape
 
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
-
-
-def linear_shapes(model: ModelConfig) -> list[tuple[int, int]]:
-    """Return (out, in) of the linear layers of one decoder layer, fused as TensorRT-LLM stores them."""
-    attention = model.num_heads * model.head_size
-    qkv = attention + 2 * model.num_kv_heads * model.head_size
-    hidden, inner = model.hidden_size, model.intermediate_size
-    return [(qkv, hidden), (hidden, attention), (inner, hidden), (inner, hidden), (hidden, inner)]
 
 
 def weights_bytes(model: ModelConfig, weights: WeightFacts, dtype: str) -> int:
     """Return the size of all weights in the engine.
 
-    The linear layers are quantized; embedding, head and norms stay in ``dtype``; a tied head is the embedding.
+    The linear layers are quantized; embedding, head, norms, biases and routers are not; a tied head is the embedding.
     SmolLM2-135M in INT8 weight-only: 106.2 M linear weights at one byte, 155.5 k scales at two, one table of
     49152 x 576 at two bytes = 163.2 MB.
     """
-    size = DTYPE_BYTES[dtype]
-    linears = linear_shapes(model)
-    per_layer = sum(out * width for out, width in linears) * weights.weight_bits // 8
-    if weights.scale_per_row:
-        per_layer += sum(out for out, _ in linears) * size
-    per_layer += 2 * model.hidden_size * size
-    tables = (1 if model.tie_word_embeddings else 2) * model.vocab_size * model.hidden_size * size
-    return model.num_layers * per_layer + tables + model.hidden_size * size
+    rules = [rule for rule in rules_of(model) if rule.when is not When.TIED]
+    return sum(
+        _tensor_bytes(rule, model, weights, dtype) * (model.num_layers if rule.per_layer else 1)
+        for rule in rules
+    )
+
+
+def _tensor_bytes(rule: TensorRule, model: ModelConfig, weights: WeightFacts, dtype: str) -> int:
+    shape, size = target_shape(rule, model), DTYPE_BYTES[rule.dtype or dtype]
+    if not rule.is_linear or weights.quant_algo is None:
+        return math.prod(shape) * size
+    scales = math.prod(shape[:-1]) * size if weights.scale_per_row else 0
+    return math.prod(shape) * weights.weight_bits // 8 + scales
 
 
 def activation_bytes(model: ModelConfig, max_num_tokens: int, max_batch_size: int) -> int:
     """Return an upper bound of one step's buffers in float32: the widest layer's tensors, and the logits.
 
-    Per packed token: residual, normed input, fused qkv, and gate, up and product of the MLP.
+    Per packed token: residual, normed input, fused qkv, and the tensors of the MLP.
     """
-    qkv = linear_shapes(model)[0][0]
-    per_token = 2 * model.hidden_size + qkv + 3 * model.intermediate_size
+    qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_size
+    per_token = 2 * model.hidden_size + qkv + _mlp_width(model)
     return 4 * (max_num_tokens * per_token + max_batch_size * model.vocab_size)
+
+
+def _mlp_width(model: ModelConfig) -> int:
+    """Return the numbers per token: gate, up and product; each chosen expert has an input and an output besides."""
+    moe = model.moe
+    if moe is None:
+        return 3 * model.intermediate_size
+    chosen = moe.experts_per_token * (3 * moe.intermediate_size + 2 * model.hidden_size)
+    return chosen + 3 * moe.shared_intermediate_size + moe.num_experts
 
 
 def kv_pool_tokens(
