@@ -43,6 +43,8 @@ class BackendFacts:
     """Scalings of rotary embeddings; every back end runs those without."""
     architectures: tuple[str, ...]
     """Model families; empty for all that trtkit converts."""
+    all_attention: bool
+    """Whether it runs caps on scores, ALiBi, and LongRoPE beyond the original length."""
     sliding_window: bool
     """Whether attention can be kept from reaching all the way back."""
 
@@ -55,8 +57,21 @@ BACKENDS: dict[str, BackendFacts] = {
         (32,),
         max_ranks=1,
         needs_gpu=False,
-        rope_types=("linear", "llama3"),
-        architectures=("LlamaForCausalLM", "MistralForCausalLM"),
+        rope_types=("linear", "llama3", "longrope"),
+        architectures=(
+            "LlamaForCausalLM",
+            "MistralForCausalLM",
+            "GraniteForCausalLM",
+            "Qwen2ForCausalLM",
+            "Qwen3ForCausalLM",
+            "GemmaForCausalLM",
+            "Gemma3ForCausalLM",
+            "Phi3ForCausalLM",
+            "GPT2LMHeadModel",
+            "GPTNeoXForCausalLM",
+            "FalconForCausalLM",
+        ),
+        all_attention=False,
         sliding_window=False,
     ),
 }

@@ -43,24 +43,33 @@ def backend_problems(contract: Contract) -> list[Problem]:
     return problems
 
 
-def backend_runs_rope(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
-    """A back end that does not scale the rotary angles as the model was trained would give other text."""
+def backend_runs_attention(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
+    """A back end without a family's kind of scores would give other text."""
     name = contract.engine.backend.value
-    kind, known = (model.rotary_scaling or {}).get("type"), BACKENDS[name].rope_types
+    kinds = {
+        "a cap on attention scores (attn_logit_softcapping)": model.numerics.get("attn_logit_softcapping"),
+        "ALiBi": str(model.numerics.get("position_embedding_type", "")).startswith("alibi"),
+    }
+    for kind, present in kinds.items():
+        if present and not BACKENDS[name].all_attention:
+            yield Problem(f"the {name} back end does not run {kind}", "model.source", "use a model without")
+
+
+def backend_runs_rope(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """A back end that does not scale the rotary angles as the model was trained would give other text."""
+    name, scaling = contract.engine.backend.value, model.rotary_scaling or {}
+    kind, known = scaling.get("type"), BACKENDS[name].rope_types
     if kind is not None and kind not in known:
         message = (
             f"the {name} back end does not run this model's {kind} rotary scaling (rope_type in config.json)"
         )
         yield Problem(message, "model.source", f"use a model with {' or '.join(known)} scaling, or none")
-
-
-def backend_runs_architecture(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
-    """A back end that does not know the family's layers cannot run them."""
-    name = contract.engine.backend.value
-    known = BACKENDS[name].architectures
-    if known and model.architecture not in known:
-        message = f"the {name} back end does not run {model.architecture}"
-        yield Problem(message, "model.source", f"it runs {', '.join(known)}")
+    original = scaling.get("original_max_position_embeddings")
+    if kind == "longrope" and not BACKENDS[name].all_attention and plan.limits.max_seq_len > original:
+        message = (
+            f"beyond {original} tokens LongRoPE has other angles, which the {name} back end does not run"
+        )
+        yield Problem(message, "engine.limits.max_seq_len", f"at most {original}")
 
 
 def backend_honours_window(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
@@ -176,6 +185,7 @@ def priorities_name_one_class(contract: Contract, _: ModelConfig, __: Plan) -> I
 
 CHECKS: tuple[Check, ...] = (
     backend_runs_architecture,
+    backend_runs_attention,
     backend_runs_rope,
     backend_honours_window,
     sequence_fits_model,

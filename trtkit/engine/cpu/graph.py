@@ -16,7 +16,7 @@ import openvino as ov
 from openvino import opset13 as op
 
 from trtkit.checkpoint.weight_only import quantize_int8
-from trtkit.engine.cpu.decoder import Decoder
+from trtkit.engine.cpu.decoder import FIXED_EPSILON, Decoder
 from trtkit.errors import StageError
 
 Array = npt.NDArray[Any]
@@ -66,22 +66,19 @@ class _Builder:
         self.new_tokens = op.gather(shape, _ints(1), _ints(0))
         self.all_tokens = op.gather(op.shape_of(self.attention_mask), _ints(1), _ints(0))
         self.mask = self.causal_mask()
-        self.cosine, self.sine = self.rotary_tables()
+        self.rotary = self.rotary_tables(self.decoder.inverse_frequencies)
+        local = self.decoder.local_frequencies
+        self.local_rotary = None if local is None else self.rotary_tables(local)
 
     def build(self) -> Any:
-        tokens = op.convert(self.input_ids, "i32")
-        hidden = op.gather(self.weight("transformer.vocab_embedding.weight"), tokens, _ints(0))
+        hidden = self.embedding()
         for index in range(self.decoder.num_layers):
-            layer = f"transformer.layers.{index}."
-            normed = self.rms_norm(hidden, layer + "input_layernorm")
-            attended = self.attention(normed, index, layer + "attention.")
-            hidden = op.add(hidden, attended)
-            normed = self.rms_norm(hidden, layer + "post_layernorm")
-            hidden = op.add(hidden, self.gated_mlp(normed, layer + "mlp."))
-        hidden = self.rms_norm(hidden, "transformer.ln_f")
+            hidden = self.layer(hidden, index)
+        hidden = self.scaled(self.norm(hidden, "transformer.ln_f"), self.decoder.logits_scale)
         tied = "lm_head.weight" not in self.checkpoint
         head = self.weight("transformer.vocab_embedding.weight" if tied else "lm_head.weight")
-        result = op.result(op.matmul(hidden, head, transpose_a=False, transpose_b=True))
+        logits = self.capped(op.matmul(hidden, head, transpose_a=False, transpose_b=True))
+        result = op.result(logits)
         result.output(0).set_names({"logits"})
         inputs = [self.input_ids, self.attention_mask, self.position_ids, self.beam_idx]
         model = ov.Model([result], self.sinks, inputs, "trtkit_decoder")
@@ -123,17 +120,69 @@ class _Builder:
         y = op.matmul(x, weight, transpose_a=False, transpose_b=True)
         return op.add(y, _floats(self.tensor(name + ".bias"))) if name + ".bias" in self.checkpoint else y
 
-    def rms_norm(self, x: Node, name: str) -> Node:
-        mean_square = op.reduce_mean(op.power(x, _floats(2.0)), _ints([-1]), keep_dims=True)
-        root = op.sqrt(op.add(mean_square, _floats(self.decoder.norm_epsilon)))
-        return op.multiply(
-            op.multiply(x, op.divide(_floats(1.0), root)), _floats(self.tensor(name + ".weight"))
-        )
+    def embedding(self) -> Node:
+        """Return the hidden states of the tokens; with learned positions these are added."""
+        tokens = op.convert(self.input_ids, "i32")
+        hidden = op.gather(self.weight("transformer.vocab_embedding.weight"), tokens, _ints(0))
+        hidden = self.scaled(hidden, self.decoder.embedding_scale)
+        if (positions := "transformer.position_embedding.weight") not in self.checkpoint:
+            return hidden
+        return op.add(hidden, op.gather(self.weight(positions), self.position_ids, _ints(0)))
 
-    def gated_mlp(self, x: Node, prefix: str) -> Node:
-        """TensorRT-LLM's ``fc`` is the gated half (Hugging Face ``gate_proj``), its ``gate`` is ``up_proj``."""
-        gated = op.multiply(op.swish(self.linear(x, prefix + "fc")), self.linear(x, prefix + "gate"))
-        return self.linear(gated, prefix + "proj")
+    def layer(self, x: Node, index: int) -> Node:
+        """Run one layer: in a row, side by side, or (Gemma 2 and 3) with norms behind attention and MLP too."""
+        prefix = f"transformer.layers.{index}."
+        normed = self.norm(x, prefix + "input_layernorm")
+        attended = self.attention(normed, index, prefix + "attention.")
+        if self.decoder.family.parallel and prefix + "post_layernorm.weight" not in self.checkpoint:
+            for name in ("post_attention_layernorm", "mlp_layernorm"):
+                if prefix + name + ".weight" in self.checkpoint:
+                    normed = self.norm(x, prefix + name)
+            return op.add(op.add(x, attended), self.mlp(normed, prefix + "mlp."))
+        scale = self.decoder.residual_scale
+        if prefix + "pre_feedforward_layernorm.weight" in self.checkpoint:
+            x = op.add(x, self.norm(attended, prefix + "post_layernorm"))
+            normed = self.norm(x, prefix + "pre_feedforward_layernorm")
+            return op.add(
+                x, self.norm(self.mlp(normed, prefix + "mlp."), prefix + "post_feedforward_layernorm")
+            )
+        x = op.add(x, self.scaled(attended, scale))
+        normed = self.norm(x, prefix + "post_layernorm")
+        return op.add(x, self.scaled(self.mlp(normed, prefix + "mlp."), scale))
+
+    def norm(self, x: Node, name: str) -> Node:
+        d = self.decoder
+        fixed = name.rsplit(".", maxsplit=1)[-1] in d.family.fixed_epsilon
+        epsilon = _floats(FIXED_EPSILON if fixed else d.norm_epsilon)
+        layer_norm = name + ".bias" in self.checkpoint
+        if layer_norm:
+            x = op.subtract(x, op.reduce_mean(x, _ints([-1]), keep_dims=True))
+        mean_square = op.reduce_mean(op.power(x, _floats(2.0)), _ints([-1]), keep_dims=True)
+        unit = op.multiply(x, op.divide(_floats(1.0), op.sqrt(op.add(mean_square, epsilon))))
+        y = op.multiply(unit, _floats(self.tensor(name + ".weight")))
+        return op.add(y, _floats(self.tensor(name + ".bias"))) if layer_norm else y
+
+    def mlp(self, x: Node, prefix: str) -> Node:
+        """TensorRT-LLM's ``fc`` is the activated branch (Hugging Face ``gate_proj``), its ``gate`` is ``up_proj``."""
+        fc = self.linear(x, prefix + "fc")
+        if self.decoder.family.fused_gate:
+            up, gate = op.split(fc, _ints(-1), 2).outputs()
+            inner = op.multiply(up, self.activated(gate))
+        elif prefix + "gate.weight" in self.checkpoint:
+            inner = op.multiply(self.activated(fc), self.linear(x, prefix + "gate"))
+        else:
+            inner = self.activated(fc)
+        return self.linear(inner, prefix + "proj")
+
+    def activated(self, x: Node) -> Node:
+        return op.swish(x) if self.decoder.activation == "silu" else op.gelu(x, "tanh")
+
+    def scaled(self, x: Node, scale: float) -> Node:
+        return x if scale == 1.0 else op.multiply(x, _floats(scale))
+
+    def capped(self, x: Node) -> Node:
+        cap = self.decoder.logits_cap
+        return x if cap is None else op.multiply(op.tanh(op.divide(x, _floats(cap))), _floats(cap))
 
     def attention(self, x: Node, index: int, prefix: str) -> Node:
         d = self.decoder
@@ -143,10 +192,12 @@ class _Builder:
             _heads(y, n, d.head_size) for y, n in ((q, d.num_heads), (k, d.num_kv_heads), (v, d.num_kv_heads))
         )
         if prefix + "q_layernorm.weight" in self.checkpoint:
-            q, k = self.rms_norm(q, prefix + "q_layernorm"), self.rms_norm(k, prefix + "k_layernorm")
-        q, k = self.rotate(q), self.rotate(k)
+            q, k = self.norm(q, prefix + "q_layernorm"), self.norm(k, prefix + "k_layernorm")
+        if d.family.rotary:
+            tables = (d.is_local(index) and self.local_rotary) or self.rotary
+            q, k = self.rotate(q, *tables), self.rotate(k, *tables)
         keys, values = self.cached(k, index, "key"), self.cached(v, index, "value")
-        scale = _floats(d.head_size**-0.5)
+        scale = _floats(d.attention_scale)
         y = op.scaled_dot_product_attention(q, keys, values, self.mask, scale, causal=False)
         y = op.reshape(op.transpose(y, _ints([0, 2, 1, 3])), _ints([0, 0, widths[0]]), special_zero=True)
         return self.linear(y, prefix + "dense")
@@ -169,22 +220,27 @@ class _Builder:
         flat = op.concat([self.batch, _ints([d.num_heads, -1, d.head_size])], 0)
         return op.reshape(repeated, flat, special_zero=False)
 
-    def rotary_tables(self) -> tuple[Node, Node]:
-        """Return cosine and sine of shape ``(batch, 1, seq, head_size)``, both halves alike (NeoX order)."""
-        frequencies = _floats(self.decoder.inverse_frequencies.reshape(1, -1, 1))
+    def rotary_tables(self, inverse_frequencies: Array) -> tuple[Node, Node]:
+        """Return cosine and sine of shape ``(batch, 1, seq, rotated)``, both halves alike (NeoX order)."""
+        frequencies = _floats(inverse_frequencies.reshape(1, -1, 1))
         positions = op.convert(op.unsqueeze(self.position_ids, _ints([1])), "f32")
         angles = op.transpose(
             op.matmul(frequencies, positions, transpose_a=False, transpose_b=False), _ints([0, 2, 1])
         )
         both = op.concat([angles, angles], -1)
-        return op.unsqueeze(op.cos(both), _ints([1])), op.unsqueeze(op.sin(both), _ints([1]))
+        scale = self.decoder.rotary_scale
+        cosine, sine = self.scaled(op.cos(both), scale), self.scaled(op.sin(both), scale)
+        return op.unsqueeze(cosine, _ints([1])), op.unsqueeze(sine, _ints([1]))
 
-    def rotate(self, x: Node) -> Node:
-        half = self.decoder.head_size // 2
-        first = op.slice(x, _ints([0]), _ints([half]), _ints([1]), _ints([3]))
-        second = op.slice(x, _ints([half]), _ints([2 * half]), _ints([1]), _ints([3]))
+    def rotate(self, x: Node, cosine: Node, sine: Node) -> Node:
+        """Rotate the first features of every head; the rest stays as it is."""
+        rotated, size = 2 * len(self.decoder.inverse_frequencies), self.decoder.head_size
+        half = rotated // 2
+        first, second = _features(x, 0, half), _features(x, half, rotated)
+        whole = x if rotated == size else op.concat([first, second], -1)
         swapped = op.concat([op.multiply(second, _floats(-1.0)), first], -1)
-        return op.add(op.multiply(x, self.cosine), op.multiply(swapped, self.sine))
+        turned = op.add(op.multiply(whole, cosine), op.multiply(swapped, sine))
+        return turned if rotated == size else op.concat([turned, _features(x, rotated, size)], -1)
 
     def causal_mask(self) -> Node:
         """Return ``(batch, 1, seq, all)``: 0 where a query may look, the lowest half-precision float elsewhere."""
@@ -200,6 +256,10 @@ def _parameter(name: str, shape: list[int], element_type: Any) -> Node:
     node = op.parameter(shape, element_type, name=name)
     node.output(0).set_names({name})
     return node
+
+
+def _features(x: Node, start: int, stop: int) -> Node:
+    return op.slice(x, _ints([start]), _ints([stop]), _ints([1]), _ints([3]))
 
 
 def _heads(x: Node, count: int, size: int) -> Node:
