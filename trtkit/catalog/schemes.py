@@ -56,6 +56,12 @@ class LayerPart:
     """Below ``transformer.layers.N.``."""
     dtypes: tuple[str, ...]
     shape: tuple[int, ...] = (1,)
+    when: str = ""
+    """Key of the ``quantization`` block that must have a value for it, for instance ``clamp_val``."""
+
+    def applies(self, quantization: Mapping[str, object]) -> bool:
+        """Return whether the layers of such a checkpoint have it."""
+        return not self.when or quantization.get(self.when) is not None
 
 
 @dataclass(frozen=True)
@@ -69,11 +75,62 @@ class Scheme:
 
 
 _PLAIN = Part("weight", (MODEL_DTYPE,), (Axis.EXPERTS, Axis.OUT, Axis.IN))
+_FLOATS = ("float32", "float16", "bfloat16")
+_FP8 = Part("weight", ("float8_e4m3fn",), (Axis.OUT, Axis.IN))
+_INT8 = Part("weight", ("int8",), (Axis.OUT, Axis.IN))
+_GROUP_ZERO = Part("zero", (MODEL_DTYPE,), (Axis.IN_GROUPS, Axis.OUT), when="has_zero_point")
+_CLAMPED = ("attention", "mlp", "input_layernorm", "post_layernorm")
 
 SCHEMES: dict[str | None, Scheme] = {
     None: Scheme((_PLAIN,)),
     # Plain weights: the loader quantizes them in the layout of the GPU that it finds.
     "W8A16": Scheme((_PLAIN,)),
+    # One scale per layer for weights, and one for what goes in.
+    "FP8": Scheme(
+        (
+            _FP8,
+            Part("weights_scaling_factor", ("float32",), (Axis.ONE,)),
+            Part("activation_scaling_factor", ("float32",), (Axis.ONE,)),
+        ),
+    ),
+    # One scale per output row; activations are quantized token by token, clamped before that when asked.
+    "FP8_PER_CHANNEL_PER_TOKEN": Scheme(
+        (_FP8, Part("per_channel_scale", ("float32",), (Axis.OUT,))),
+        tuple(LayerPart(f"{name}.clamp_val", ("float32",), (2,), "clamp_val") for name in _CLAMPED),
+        {"clamp_val": None},
+    ),
+    # One scale per output row; activations are quantized token by token, in the norms where these come before.
+    "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN": Scheme(
+        (
+            _INT8,
+            Part("per_channel_scale", ("float32",), (Axis.ONE, Axis.OUT)),
+            Part("smoother", ("float32",), (Axis.ONE, Axis.IN), layers=("dense", "proj")),
+        ),
+        (
+            LayerPart("input_layernorm.scale_to_int", ("float32", MODEL_DTYPE)),
+            LayerPart("post_layernorm.scale_to_int", ("float32", MODEL_DTYPE)),
+        ),
+    ),
+    # Two output rows to a byte, the even one in the low half; loaders put that into the layout of the GPU they find.
+    # `zero` is (8 - the unsigned zero point) times the scale, in the shape that the engine has it.
+    "W4A16_AWQ": Scheme(
+        (
+            Part("weight", ("int8",), (Axis.OUT_PAIRS, Axis.IN)),
+            Part("weights_scaling_factor", _FLOATS, (Axis.OUT, Axis.IN_GROUPS)),
+            Part("prequant_scaling_factor", (MODEL_DTYPE,), (Axis.IN,), when="pre_quant_scale"),
+            _GROUP_ZERO,
+        ),
+        flags={"group_size": 128, "has_zero_point": False, "pre_quant_scale": True},
+    ),
+    # In the layout of one GPU family already: loaders take everything as it is.
+    "W4A16_GPTQ": Scheme(
+        (
+            Part("weight", (MODEL_DTYPE,), (Axis.IN, Axis.OUT_QUARTERS)),
+            Part("weights_scaling_factor", (MODEL_DTYPE,), (Axis.IN_GROUPS, Axis.OUT)),
+            _GROUP_ZERO,
+        ),
+        flags={"group_size": 128, "has_zero_point": True, "pre_quant_scale": False},
+    ),
 }
 """By ``quantization.quant_algo``."""
 

@@ -143,7 +143,8 @@ def _expected(checkpoint: TrtllmCheckpoint, config: ModelConfig) -> dict[int, di
     kv_parts = (KV_CACHE_SCALE,) if quantization.get("kv_cache_quant_algo") else ()
     for layer in range(config.num_layers):
         for layer_part in (*scheme.layer_parts, *kv_parts):
-            want(layout.layer_part(layer, layer_part), layer_part.dtypes)
+            if layer_part.applies(quantization):
+                want(layout.layer_part(layer, layer_part), layer_part.dtypes)
     return wanted
 
 
