@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint
 from trtkit.engine.cpu.compile import compile_engine
 from trtkit.engine.cpu.request import FinishReason, GenerationRequest, TokenChunk
 from trtkit.engine.cpu.runtime import CpuEngine
 from trtkit.plan.kv import kv_bytes_per_token
-from trtkit.catalog.model import ModelConfig
 from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Zones
 
 VOCAB = 400

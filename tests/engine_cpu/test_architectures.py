@@ -1,6 +1,5 @@
 """The CPU back end against transformers: a tiny model of every family."""
 
-# ruff: noqa: E402 - what follows the two checks needs both libraries
 from __future__ import annotations
 
 import numpy as np

@@ -43,6 +43,15 @@ def backend_problems(contract: Contract) -> list[Problem]:
     return problems
 
 
+def backend_runs_architecture(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
+    """A back end that does not know the family's layers cannot run them."""
+    name = contract.engine.backend.value
+    known = BACKENDS[name].architectures
+    if known and model.architecture not in known:
+        message = f"the {name} back end does not run {model.architecture}"
+        yield Problem(message, "model.source", f"it runs {', '.join(known)}")
+
+
 def backend_runs_attention(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
     """A back end without a family's kind of scores would give other text."""
     name = contract.engine.backend.value
