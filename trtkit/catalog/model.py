@@ -56,3 +56,8 @@ class ModelConfig:
     """Every n-th layer reaches back to the start all the same; None when no layer does."""
     numerics: Mapping[str, Any] = field(default_factory=dict)
     """What only this family has (soft caps, multipliers, layout flags), by TensorRT-LLM's key in ``config.json``."""
+
+    @property
+    def rotary_dim(self) -> int:
+        """Dimensions of each head that are rotated, cut as transformers and TensorRT-LLM cut them."""
+        return int(self.head_size * self.rotary_pct)

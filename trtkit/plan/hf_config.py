@@ -10,18 +10,19 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from trtkit.catalog.architectures import ARCHITECTURES, Architecture
+from trtkit.catalog.architectures import ARCHITECTURES, WRAPPERS, Architecture
 from trtkit.catalog.architectures.architecture import REQUIRED, Numeric
 from trtkit.catalog.model import ModelConfig, Moe
 from trtkit.errors import ContractError, Problem, Severity
 from trtkit.plan.hf_fields import Fields
-from trtkit.plan.hf_rope import ROPE_KEYS, read_rope, read_rotary_pct
+from trtkit.plan.hf_rope import ROPE_KEYS, check_rotation, read_rope, read_rotary_pct
 from trtkit.plan.hf_window import WINDOW_KEYS, read_window
 
 _TOKEN_KEYS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 QUANTIZED_KEYS = frozenset({"compression_config", "quantization", "quantization_config"})
 """Read by whoever opens the weights."""
+_EXACT_GELU = ("gelu", "gelu_python")
 _DTYPES = {"bfloat16", "float16", "float32"}
 
 
@@ -61,7 +62,8 @@ def find_architecture(raw: Mapping[str, Any], file: str = "config.json") -> Arch
         raise ContractError([Problem("the field is missing", key="architectures", hint=supported, file=file)])
     if not isinstance(names[0], str) or names[0] not in ARCHITECTURES:
         message = f"{names[0]!r} is not supported"
-        raise ContractError([Problem(message, key="architectures", hint=supported, file=file)])
+        hint = WRAPPERS.get(str(names[0]), supported)
+        raise ContractError([Problem(message, key="architectures", hint=hint, file=file)])
     return ARCHITECTURES[names[0]]
 
 
@@ -82,7 +84,7 @@ def _read(fields: Fields, arch: Architecture, generation: Mapping[str, Any]) -> 
         num_heads=num_heads,
         num_kv_heads=fields.count(*args("num_kv_heads")) or num_heads,
         head_size=fields.count(*args("head_size")) or max(1, hidden_size // num_heads),
-        intermediate_size=fields.count(*args("intermediate_size")),
+        intermediate_size=fields.count(*args("intermediate_size")) or 4 * hidden_size,
         vocab_size=fields.count(*args("vocab_size")),
         hidden_act=_activation(fields, arch, args("hidden_act")),
         norm_epsilon=fields.number(*args("norm_epsilon")),
@@ -124,7 +126,8 @@ def _moe(fields: Fields, args: Callable[[str], tuple[Any, ...]]) -> Moe:
 def _numeric(fields: Fields, spec: Numeric) -> Any:
     args = (spec.keys,) if spec.default is REQUIRED else (spec.keys, spec.default)
     if spec.kind is bool:
-        return fields.flag(*args)
+        flag = fields.flag(*args)
+        return spec.words.get(flag, flag)
     if spec.kind is int:
         return fields.count(*args)
     if spec.default is None and all(fields.raw.get(key) is None for key in spec.keys):
@@ -139,6 +142,9 @@ def _activation(fields: Fields, arch: Architecture, args: tuple[Any, ...]) -> st
         fields.error(
             key, f"{arch.name} engines do not have {value!r}", f"known: {', '.join(arch.activations)}"
         )
+    elif value in _EXACT_GELU:
+        # They differ by less than 0.0005; reference checkpoints have it too.
+        fields.warn(key, "GELU by the error function: TensorRT-LLM computes its approximation by tanh")
     return name
 
 
@@ -181,8 +187,7 @@ def _check_geometry(fields: Fields, arch: Architecture, config: ModelConfig) -> 
             "num_key_value_heads",
             f"{config.num_heads} query heads cannot share {config.num_kv_heads} KV heads evenly",
         )
-    if config.head_size % 2:
-        fields.error("head_dim", f"rotary embeddings need an even head size, is {config.head_size}")
+    check_rotation(fields, arch, config)
     for key, ids in (
         ("bos", (config.bos_token_id,)),
         ("eos", config.eos_token_ids),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from trtkit.catalog.architectures import Architecture
 from trtkit.catalog.architectures.architecture import RopeType
+from trtkit.catalog.model import ModelConfig
 from trtkit.plan.hf_fields import Fields, is_positive
 
 _BLOCKS = ("rope_parameters", "rope_scaling")
@@ -39,6 +41,44 @@ def read_rotary_pct(fields: Fields, arch: Architecture) -> float:
         reader.error(arch.keys["rotary_pct"][0], f"is the part of a head that is rotated, is {part}")
     fields.problems += reader.problems
     return part
+
+
+def check_rotation(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
+    """Refuse a rotated part of a head that has no pairs, and lists and factors that do not fit it."""
+    if not arch.keys["rotary_base"]:
+        return
+    key = arch.keys["rotary_pct"][0] if "rotary_pct" in arch.keys else "head_dim"
+    width = config.rotary_dim
+    if width < 1 or width % 2:
+        message = (
+            f"rotary embeddings turn pairs, and {width} of {config.head_size} dimensions would be rotated"
+        )
+        fields.error(key, message)
+    scaling = config.rotary_scaling or {}
+    for name, value in scaling.items():
+        if isinstance(value, list) and len(value) != width // 2:
+            fields.error(
+                f"rope_scaling.{name}",
+                f"has {len(value)} numbers for {width // 2} pairs of rotated dimensions",
+            )
+    if scaling.get("rope_type") == "longrope":
+        _check_long_rope(fields, config, scaling)
+
+
+def _check_long_rope(fields: Fields, config: ModelConfig, scaling: Mapping[str, Any]) -> None:
+    """Refuse factors other than those that TensorRT-LLM derives from the two lengths.
+
+    From 4,096 to 131,072 tokens the factor is 32, and attention is scaled by sqrt(1 + ln 32 / ln 4096) = 1.19.
+    """
+    original = scaling["original_max_position_embeddings"]
+    factor = config.max_position_embeddings / original
+    derived = {"factor": factor, "attention_factor": 1.0}
+    if factor > 1 and original > 1:
+        derived["attention_factor"] = math.sqrt(1 + math.log(factor) / math.log(original))
+    for name, value in derived.items():
+        if not math.isclose(scaling.get(name, value), value, rel_tol=1e-6):
+            message = f"says {scaling[name]!r}, and TensorRT-LLM derives {value:.6g} from the two lengths"
+            fields.error(f"rope_scaling.{name}", message)
 
 
 def _block(fields: Fields, key: str) -> Mapping[str, Any]:
@@ -92,6 +132,9 @@ def _check_parameters(fields: Fields, key: str, values: dict[str, Any], rope_typ
                 )
         elif name not in rope_type.required + rope_type.optional:
             fields.error(f"{key}.{name}", "not a parameter of this rope type")
+        elif name in rope_type.lists:
+            if not isinstance(values[name], list) or not all(map(is_positive, values[name])):
+                fields.error(f"{key}.{name}", "must be a list of positive numbers")
         elif not is_positive(values[name]):
             fields.error(f"{key}.{name}", f"must be a positive number, is {values[name]!r}")
     bands: list[Any] = [values.get(f"{band}_freq_factor") for band in ("low", "high")]

@@ -136,6 +136,8 @@ class Numeric:
     default: Any = REQUIRED
     kind: type = float
     """``float`` (positive), ``int`` (positive) or ``bool``."""
+    words: Mapping[Any, str] = field(default_factory=dict)
+    """What the engine calls a value, where it has a name of its own for it."""
 
 
 class Window(enum.Enum):
