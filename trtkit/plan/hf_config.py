@@ -107,16 +107,13 @@ def _read(fields: Fields, arch: Architecture, generation: Mapping[str, Any]) -> 
 
 
 def _moe(fields: Fields, args: Callable[[str], tuple[Any, ...]]) -> Moe:
-    experts, chosen = (fields.count(*args(name)) for name in ("num_experts", "experts_per_token"))
-    if chosen > experts:
-        fields.error(args("experts_per_token")[0][0], f"{chosen} of {experts} experts cannot be chosen")
     renormalize = fields.flag(*args("renormalize"))
     if renormalize and args("renormalize")[0]:
         message = "is honoured by normalization_mode RENORMALIZE; TensorRT-LLM's own converter writes NONE"
         fields.warn(args("renormalize")[0][0], message)
     return Moe(
-        num_experts=experts,
-        experts_per_token=chosen,
+        num_experts=fields.count(*args("num_experts")),
+        experts_per_token=fields.count(*args("experts_per_token")),
         intermediate_size=fields.count(*args("expert_intermediate_size")),
         shared_intermediate_size=fields.count(*args("shared_intermediate_size")),
         renormalize=renormalize,
@@ -176,6 +173,10 @@ def _token_ids(fields: Fields, name: str, generation: Mapping[str, Any]) -> tupl
 
 
 def _check_geometry(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
+    moe = config.moe
+    if moe and moe.experts_per_token > moe.num_experts:
+        message = f"{moe.experts_per_token} of {moe.num_experts} experts cannot be chosen"
+        fields.error(arch.keys["experts_per_token"][0], message)
     divides = config.hidden_size % config.num_heads == 0
     if not divides and all(fields.raw.get(key) is None for key in arch.keys["head_size"]):
         fields.error(
