@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -16,8 +18,10 @@ from tests.checkpoint.family import (
     parameters,
     write_model,
 )
+from trtkit.catalog.architectures.qwen2_moe import MOE_WIDTHS
 from trtkit.catalog.parallel import Parallelism
 from trtkit.checkpoint.safetensors import read_header
+from trtkit.checkpoint.trtllm import verify
 from trtkit.errors import ContractError, Severity
 from trtkit.plan.hf_config import parse_hf_config
 
@@ -373,6 +377,25 @@ def test_a_model_without_the_biases_of_its_class_can_say_so(qwen):
     checkpoint = convert_model(qwen("qwen2", edit=drop_biases, attention_bias=False))
     assert not checkpoint.config["attn_bias"]
     assert QKV_BIAS not in checkpoint
+
+
+UNSOUND = [
+    ("qwen2", "qwen_type", ...),
+    ("qwen3", "seq_length", ...),
+    *(("qwen2_moe", key, ...) for key in MOE_WIDTHS),
+    *(("qwen2_moe", key, value) for key in MOE_WIDTHS for value in ("80", -1, None, True)),
+    ("qwen3_moe", "moe", ...),
+    *(("qwen3_moe", "moe", moe) for moe in (None, {}, {"num_experts": 0, "top_k": 2}, {"num_experts": 4})),
+]
+
+
+@pytest.mark.parametrize(("family", "key", "value"), UNSOUND)
+def test_a_checkpoint_without_what_its_loader_reads_does_not_verify(qwen, family, key, value):
+    path = convert_model(qwen(family)).folder / "config.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({k: v for k, v in ({**content, key: value}).items() if v is not ...}))
+    (problem,) = verify(path.parent)
+    assert problem.message.startswith(key)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

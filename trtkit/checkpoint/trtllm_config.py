@@ -100,7 +100,7 @@ def read_config(content: Mapping[str, Any], *, path: Path) -> ModelConfig:
         if key not in content or not _can_be(key, content[key]):
             raise InputError(f"{key} is missing or malformed", path=path)
     arch = ARCHITECTURES[content["architecture"]]
-    for key in arch.numerics:
+    for key in (*arch.numerics, *arch.engine_keys):
         if key not in content:
             raise InputError(f"{key} is missing", path=path)
     return ModelConfig(
@@ -139,15 +139,20 @@ def read_mapping(content: Mapping[str, Any], *, path: Path) -> Parallelism:
 
 def _read_moe(content: Mapping[str, Any], path: Path) -> Moe:
     moe = content.get("moe")
-    if not isinstance(moe, Mapping) or not all(type(moe.get(key)) is int for key in ("num_experts", "top_k")):
+    if not isinstance(moe, Mapping):
         raise InputError("moe is missing or malformed", path=path)
-    return Moe(
-        num_experts=moe["num_experts"],
-        experts_per_token=moe["top_k"],
-        intermediate_size=content.get("moe_intermediate_size") or content["intermediate_size"],
-        shared_intermediate_size=content.get("moe_shared_expert_intermediate_size") or 0,
-        renormalize=moe.get("normalization_mode") == 1,
-    )
+    sizes: dict[str, Any] = {
+        "moe.num_experts": moe.get("num_experts"),
+        "moe.top_k": moe.get("top_k"),
+        # Families without a width of their own for experts have the dense one.
+        "moe_intermediate_size": content.get("moe_intermediate_size", content["intermediate_size"]),
+        "moe_shared_expert_intermediate_size": content.get("moe_shared_expert_intermediate_size", 0),
+    }
+    for key, size in sizes.items():
+        if type(size) is not int or size < (key != "moe_shared_expert_intermediate_size"):
+            raise InputError(f"{key} is missing or malformed", path=path)
+    # The loader takes a mode that is not there for RENORMALIZE.
+    return Moe(*sizes.values(), moe.get("normalization_mode", 1) == 1)
 
 
 def _can_be(key: str, value: Any) -> bool:

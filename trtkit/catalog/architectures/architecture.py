@@ -174,6 +174,8 @@ class Architecture:
     engine_config: Callable[[ModelConfig], Mapping[str, Any]]
     """Keys of the TensorRT-LLM ``config.json`` beside the common ones and ``numerics``."""
     tensors: tuple[TensorRule, ...]
+    engine_keys: tuple[str, ...] = ()
+    """Those of ``engine_config`` that loaders read without a default."""
     ignored_tensors: tuple[str, ...] = ()
     """Patterns of source tensors that hold nothing of their own."""
     numerics: Mapping[str, Numeric] = field(default_factory=dict)

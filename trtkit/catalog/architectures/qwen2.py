@@ -45,6 +45,7 @@ QWEN2 = dataclasses.replace(
     },
     neutral={**LLAMA.neutral, "mlp_bias": (False,), "use_mrope": (False,)},
     engine_config=lambda model: engine_config(model, "qwen2"),
+    engine_keys=("qwen_type", "seq_length"),
     tensors=tuple(
         rule
         for rule in LLAMA.tensors

@@ -19,6 +19,7 @@ MOE_KEYS = {
     "expert_intermediate_size": ("moe_intermediate_size",),
     "renormalize": ("norm_topk_prob",),
 }
+MOE_WIDTHS = ("moe_intermediate_size", "moe_shared_expert_intermediate_size")
 MOE_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     # The engine has experts in every layer.
     "decoder_sparse_step": (1,),
@@ -55,5 +56,6 @@ QWEN2_MOE = dataclasses.replace(
     neutral={**QWEN2.neutral, **MOE_NEUTRAL},
     ignorable=QWEN2.ignorable | MOE_IGNORABLE,
     engine_config=lambda model: engine_config(model, "qwen2_moe"),
+    engine_keys=(*QWEN2.engine_keys, *MOE_WIDTHS),
     tensors=(*with_experts(QWEN2.tensors, _HF), *_SHARED_EXPERT),
 )

@@ -7,7 +7,7 @@ import dataclasses
 from trtkit.catalog.architectures.architecture import Dim, Source, TensorRule, When
 from trtkit.catalog.architectures.experts import MOE_ACTIVATIONS, MOE_IGNORABLE, with_experts
 from trtkit.catalog.architectures.qwen2 import QWEN2, engine_config
-from trtkit.catalog.architectures.qwen2_moe import MOE_KEYS, MOE_NEUTRAL
+from trtkit.catalog.architectures.qwen2_moe import MOE_KEYS, MOE_NEUTRAL, MOE_WIDTHS
 
 _HF = "model.layers.{layer}."
 _NORMS = tuple(
@@ -47,5 +47,6 @@ QWEN3_MOE = dataclasses.replace(
     neutral={**QWEN3.neutral, **MOE_NEUTRAL},
     ignorable=QWEN3.ignorable | MOE_IGNORABLE,
     engine_config=lambda model: engine_config(model, "qwen3_moe"),
+    engine_keys=(*QWEN3.engine_keys, *MOE_WIDTHS),
     tensors=with_experts(QWEN3.tensors, _HF + "mlp."),
 )
