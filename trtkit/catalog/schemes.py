@@ -76,7 +76,7 @@ class Scheme:
 
 _PLAIN = Part("weight", (MODEL_DTYPE,), (Axis.EXPERTS, Axis.OUT, Axis.IN))
 _FLOATS = ("float32", "float16", "bfloat16")
-_FP8 = Part("weight", ("float8_e4m3fn",), (Axis.OUT, Axis.IN))
+_FP8 = Part("weight", ("float8_e4m3fn",), (Axis.EXPERTS, Axis.OUT, Axis.IN))
 _INT8 = Part("weight", ("int8",), (Axis.OUT, Axis.IN))
 _GROUP_ZERO = Part("zero", (MODEL_DTYPE,), (Axis.IN_GROUPS, Axis.OUT), when="has_zero_point")
 _CLAMPED = ("attention", "mlp", "input_layernorm", "post_layernorm")
@@ -85,11 +85,11 @@ SCHEMES: dict[str | None, Scheme] = {
     None: Scheme((_PLAIN,)),
     # Plain weights: the loader quantizes them in the layout of the GPU that it finds.
     "W8A16": Scheme((_PLAIN,)),
-    # One scale per layer for weights, and one for what goes in.
+    # One scale per layer (or expert) for weights, and one for what goes in.
     "FP8": Scheme(
         (
             _FP8,
-            Part("weights_scaling_factor", ("float32",), (Axis.ONE,)),
+            Part("weights_scaling_factor", ("float32",), (Axis.EXPERTS, Axis.ONE)),
             Part("activation_scaling_factor", ("float32",), (Axis.ONE,)),
         ),
     ),
