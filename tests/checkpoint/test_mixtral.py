@@ -205,6 +205,20 @@ def test_a_router_stays_float32_and_plain_whatever_the_weights_become(mixtral):
     assert quantized.config["quantization"]["quant_algo"] == "W8A16"
 
 
+@pytest.mark.parametrize(("moe_ep", "fits"), [(1, False), (2, True)])
+def test_weight_only_sides_follow_the_ranks_that_share_an_expert(mixtral, moe_ep, fits):
+    """Widths of 64 are whole on each of two ranks with experts of their own, and halved otherwise."""
+    folder = mixtral(hidden_size=128, intermediate_size=64, num_key_value_heads=4)
+    ranks = Parallelism(tp=2, moe_ep=moe_ep)
+    if fits:
+        convert_model(folder, ranks, "int8-wo")
+        return
+    with pytest.raises(
+        ContractError, match=r"mlp\.proj\.weight: int8-wo needs both sides to be multiples of 128"
+    ):
+        convert_model(folder, ranks, "int8-wo")
+
+
 def test_experts_that_are_missing_or_too_many_are_named(mixtral):
     w2 = f"model.layers.1.{MOE}experts.3.w2.weight"
     extra = f"model.layers.0.{MOE}experts.4.w1.weight"

@@ -52,18 +52,17 @@ class Plain:
 def side_problems(
     mapped: Sequence[MappedTensor], layout: Layout, plan: QuantPlan, unit: int = 64
 ) -> list[Problem]:
-    """Return the linear layers whose sides are no multiple of ``unit`` times the ranks.
+    """Return the linear layers whose sides are no multiple of ``unit`` times the ranks that share them.
 
     TensorRT-LLM pads such layers by itself and then finds the checkpoint's shapes wrong.
     """
-    multiple = unit * layout.ranks.tp
-    return [
-        Problem(
-            f"{plan.weights} needs both sides to be multiples of {multiple}, the layer is "
-            f"{tensor.target.shape[-2]} x {tensor.target.shape[-1]}",
-            key=tensor.target.name,
-            hint="use weights: none" + (_PADDING if ".mlp." in tensor.target.name else ""),
-        )
-        for tensor in mapped
-        if tensor.target.rule.is_linear and any(side % multiple for side in tensor.target.shape[-2:])
-    ]
+    problems = []
+    for tensor in mapped:
+        target, ranks = tensor.target, layout.ranks
+        multiple = unit * (ranks.moe_tp if target.rule.per_expert else ranks.tp)
+        if target.rule.is_linear and any(side % multiple for side in target.shape[-2:]):
+            message = f"{plan.weights} needs both sides to be multiples of {multiple}, the layer is "
+            message += f"{target.shape[-2]} x {target.shape[-1]}"
+            hint = "use weights: none" + (_PADDING if ".mlp." in target.name else "")
+            problems.append(Problem(message, key=target.name, hint=hint))
+    return problems

@@ -121,6 +121,8 @@ class RopeType:
     """Parameters that TensorRT-LLM does not read: only these values mean the same without them."""
     lists: tuple[str, ...] = ()
     """Required parameters with one positive number for each pair of rotated dimensions."""
+    together: tuple[str, ...] = ()
+    """Optional parameters of which transformers ignores each without the others, and TensorRT-LLM does not."""
 
 
 REQUIRED: Any = object()

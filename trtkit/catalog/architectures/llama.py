@@ -127,6 +127,7 @@ LLAMA = Architecture(
             ("factor", "original_max_position_embeddings"),
             ("beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
             {"attention_factor": (), "truncate": (True,), "finetuned": (True, False)},
+            together=("mscale", "mscale_all_dim"),
         ),
     },
     neutral=NEUTRAL,
