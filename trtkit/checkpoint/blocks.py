@@ -18,15 +18,16 @@ def row_blocks(
     """
     for source in sources:
         blocks = (
-            source.panels() if arrange is Arrange.TRANSPOSED else source.rows(_order(source, arrange, config))
+            source.panels()
+            if arrange is Arrange.TRANSPOSED
+            else source.rows(row_order(source.shape[0], arrange, config))
         )
         for block in blocks:
             yield source, block
 
 
-def _order(source: TensorInfo, arrange: Arrange, config: ModelConfig) -> list[range] | None:
-    """Return the source's rows in the order of the target's."""
-    rows = source.shape[0]
+def row_order(rows: int, arrange: Arrange, config: ModelConfig) -> list[range] | None:
+    """Return the rows of a source in the order of the target's; None where it is the same."""
     if arrange is Arrange.SWAPPED:
         return [range(rows // 2, rows), range(rows // 2)]
     if arrange is Arrange.PER_GROUP:

@@ -30,6 +30,13 @@ class Target:
     stage: int
     shards: tuple[Shard, ...]
     """One for each rank of tensor parallelism."""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """What the ranks' files call the shapes, where the shards are of memory in another order."""
+
+    @property
+    def declared(self) -> tuple[tuple[int, ...], ...]:
+        """The shape of each rank's tensor in its file."""
+        return self.shapes or tuple(shard.shape for shard in self.shards)
 
 
 Piece = tuple[Target, int, Array]

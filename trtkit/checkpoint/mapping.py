@@ -87,7 +87,9 @@ def _wanted(target: ExpectedTensor, config: ModelConfig, storage: Storage, prefi
 
 
 def _stored(wanted: _Wanted, tensors: Mapping[str, TensorInfo]) -> Stored:
-    parts = {key: tensors[part.name] for key, part in wanted.parts.items() if part.name in tensors}
+    parts = {
+        key: tensors[name] for key, part in wanted.parts.items() for name in part.names if name in tensors
+    }
     return Stored(wanted.name, wanted.shape, parts)
 
 
@@ -124,13 +126,17 @@ def _source_problems(
 ) -> Iterator[Problem]:
     for item in wanted:
         for part in item.parts.values():
-            info = tensors.get(part.name)
+            found = [name for name in part.names if name in tensors]
+            info = tensors[found[0]] if found else None
             if info is None:
                 if not part.optional:
                     yield Problem("the tensor is missing", key=part.name, hint=_missing_hint(target.rule))
-            elif info.shape != part.shape:
+            elif len(found) > 1:
+                message = f"is there under another name too: {', '.join(found[1:])}"
+                yield Problem(message, key=found[0], hint="remove the one that the model was not made with")
+            elif not part.fits(info.shape):
                 message = f"config.json asks for {_text(part.shape)}, the tensor is {_text(info.shape)}"
-                yield Problem(message, key=part.name, hint=_shape_hint(item.source, config))
+                yield Problem(message, key=info.name, hint=_shape_hint(item.source, config))
             elif info.dtype not in part.dtypes:
                 message = f"is {info.dtype}; sources of {', '.join(part.dtypes)} can be converted"
                 hint = (
@@ -138,7 +144,7 @@ def _source_problems(
                     if info.dtype == "float64"
                     else "give the checkpoint it was quantized from"
                 )
-                yield Problem(message, key=part.name, hint=hint)
+                yield Problem(message, key=info.name, hint=hint)
 
 
 def _missing_hint(rule: TensorRule) -> str:
@@ -168,7 +174,8 @@ def _leftovers(
     storage: Storage,
     prefix: str,
 ) -> Iterator[Problem]:
-    used = {part.name for items in wanted for item in items for part in item.parts.values()}
+    parts = [part for items in wanted for item in items for part in item.parts.values()]
+    used = {name for part in parts for name in part.names}
     used |= set(tied_copies(config, tensors))
     ignored = [pattern.removeprefix(prefix) for pattern in architecture_of(config).ignored_tensors]
     flags = {name: _FLAGS[when] for when in _BIASES for name in _bias_names(config, when)}

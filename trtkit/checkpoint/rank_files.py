@@ -29,8 +29,8 @@ class RankFiles:
         self._tp = tp
         specs: dict[int, list[TensorSpec]] = defaultdict(list)
         for target in self._targets:
-            for rank, shard in self._ranks(target):
-                specs[rank].append(TensorSpec(target.name, target.dtype, shard.shape))
+            for tp_rank, shape in enumerate(target.declared):
+                specs[target.stage * tp + tp_rank].append(TensorSpec(target.name, target.dtype, shape))
         self._writers = {rank: SafetensorsWriter(folder / rank_file(rank), specs[rank]) for rank in specs}
         self._stack = ExitStack()
 

@@ -17,6 +17,23 @@ class PartSpec:
     shape: tuple[int, ...]
     dtypes: tuple[str, ...]
     optional: bool = False
+    aliases: tuple[str, ...] = ()
+    """Other names that tools give it; a source has one of them."""
+    squeezed: bool = False
+    """Whether axes of 1 may be there or not, as tools differ in how they save scales."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names that it may have."""
+        return (self.name, *self.aliases)
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Return whether a tensor of that shape can be it."""
+        return shape == self.shape or (self.squeezed and _squeeze(shape) == _squeeze(self.shape))
+
+
+def _squeeze(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(size for size in shape if size != 1)
 
 
 class Storage(Protocol):

@@ -1,0 +1,146 @@
+"""The recipe for sources that are quantized already: every layer keeps its numbers, in the engine's form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trtkit.catalog.formats import KV_CACHE
+from trtkit.catalog.schemes import KV_CACHE_SCALE, SCHEMES, LayerPart, Part, Scheme
+from trtkit.checkpoint.forms.baked import Baked, baked_int4
+from trtkit.checkpoint.forms.fit import fit_problems
+from trtkit.checkpoint.forms.int4 import check_symmetric, portable_int4
+from trtkit.checkpoint.forms.per_row import fp8_rows, int8_rows
+from trtkit.checkpoint.forms.per_tensor import per_tensor
+from trtkit.checkpoint.forms.rows import Made, Rows, whole
+from trtkit.checkpoint.forms.scales import one, read_scale
+from trtkit.checkpoint.jobs import Copy, Job, Layout, Target
+from trtkit.checkpoint.mapping import MappedTensor
+from trtkit.checkpoint.storage.quantized import Quantized
+from trtkit.errors import Problem, Severity
+
+BAKED_ALGORITHM = "W4A16_GPTQ"
+_FORMS: dict[str, Callable[[MappedTensor, Layout], Mapping[str, Callable[[], Rows]]]] = {
+    "FP8": per_tensor,
+    "FP8_PER_CHANNEL_PER_TOKEN": fp8_rows,
+    "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN": int8_rows,
+}
+
+
+@dataclass(frozen=True)
+class TakenOver:
+    """Takes over what a storage holds."""
+
+    storage: Quantized
+    target_sm: int | None = None
+    """Bakes INT4 weights for GPUs of this compute capability (80 for 8.0); None writes what fits every GPU."""
+
+    @property
+    def quantization(self) -> Mapping[str, Any]:
+        """The algorithm with what its layers have."""
+        storage = self.storage
+        names: dict[str, Any] = {
+            "quant_algo": self._algorithm,
+            "kv_cache_quant_algo": KV_CACHE[storage.kv_cache],
+        }
+        if storage.packing is not None:
+            zero = storage.has_zero_point or self._baked is not None
+            names |= {"group_size": storage.group_size, "has_zero_point": zero, "pre_quant_scale": not zero}
+        if storage.clamp is not None:
+            names["clamp_val"] = [-storage.clamp, storage.clamp]
+        return names
+
+    @property
+    def baked_for(self) -> Mapping[str, Any]:
+        """What the bytes of the weights depend on; empty when they fit every GPU."""
+        return {"target_sm": self.target_sm, "layout": self._baked.value} if self._baked else {}
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        """What nobody has seen run yet."""
+        if self._baked is Baked.TRANSPOSED:
+            text = "the weights fit TensorRT-LLM 0.17 on SM 90 only: later versions have another layout there"
+        elif self.storage.has_zero_point and not self._baked:
+            text = (
+                "INT4 with zero points is written as W4A16_AWQ with `zero` tensors, which follows from "
+                "TensorRT-LLM's loader and has not been run on a GPU: compare an answer before you serve it"
+            )
+        else:
+            return ()
+        return (Problem(text, key="quantization", severity=Severity.WARNING),)
+
+    def problems(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Problem]:
+        """Return why the engine cannot have these layers."""
+        return list(fit_problems(self.storage, self._algorithm, mapped, layout))
+
+    def jobs(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:
+        """Return one job per tensor of the checkpoint."""
+        jobs = [job for tensor in mapped for job in self._tensor_jobs(tensor, layout)]
+        constants = [part for part in self._scheme.layer_parts if part.applies(self.quantization)]
+        for layer in range(layout.config.num_layers):
+            jobs += [Made(layout.layer_part(layer, part), self._constant(part)) for part in constants]
+        return jobs
+
+    def _tensor_jobs(self, tensor: MappedTensor, layout: Layout) -> Iterator[Job]:
+        if not tensor.target.rule.is_linear:
+            yield Copy(tensor, layout.whole(tensor.target), layout.config)
+            return
+        rows = self._rows(tensor, layout)
+        for part in self._scheme.parts:
+            if part.applies(tensor.target.name, self.quantization):
+                yield Made(self._target(tensor, part, layout), rows[part.suffix])
+        caches = [
+            (source, key)
+            for source in tensor.sources
+            for key in ("k_scale", "v_scale")
+            if key in source.parts
+        ]
+        if caches and tensor.target.layer is not None:
+            # One factor for both in the engine; the larger one loses no large value.
+            largest = lambda: whole(one(max(read_scale(*each).reshape(-1)[0] for each in caches)))  # noqa: E731
+            yield Made(layout.layer_part(tensor.target.layer, KV_CACHE_SCALE), largest)
+
+    def _rows(self, tensor: MappedTensor, layout: Layout) -> Mapping[str, Callable[[], Rows]]:
+        packing = self.storage.packing
+        if packing is None:
+            return _FORMS[self._algorithm](tensor, layout)
+        if self._baked is not None:
+            return baked_int4(tensor, layout, packing, self._baked)
+        rows = portable_int4(tensor, layout, packing)
+        if self.storage.has_zero_point:
+            return rows
+
+        def symmetric() -> Rows:
+            check_symmetric(tensor, packing)
+            return rows["weight"]()
+
+        return {**rows, "weight": symmetric}
+
+    def _target(self, tensor: MappedTensor, part: Part, layout: Layout) -> Target:
+        target = layout.part(tensor.target, part, self.storage.group_size or 1)
+        if self._baked is None or part.suffix != "weight":
+            return target
+        weights = layout.whole(tensor.target).shards
+        shapes = tuple(shard.shape for shard in target.shards)
+        shards = tuple(self._baked.shard(shard) for shard in weights)
+        return Target(target.name, target.dtype, target.stage, shards, shapes)
+
+    def _constant(self, part: LayerPart) -> Callable[[], Rows]:
+        if part.when == "clamp_val":
+            return lambda: whole(np.array(self.quantization["clamp_val"], np.float32))
+        return lambda: whole(np.ones(part.shape, np.float32))
+
+    @property
+    def _baked(self) -> Baked | None:
+        return Baked.of(self.target_sm) if self.target_sm and self.storage.packing else None
+
+    @property
+    def _algorithm(self) -> str:
+        return BAKED_ALGORITHM if self._baked else self.storage.quant_algo
+
+    @property
+    def _scheme(self) -> Scheme:
+        return SCHEMES[self._algorithm]

@@ -1,0 +1,37 @@
+"""Meta's FP8 checkpoints: ``quant_method: fbgemm_fp8``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trtkit.checkpoint.storage.modules import by_component
+from trtkit.checkpoint.storage.quantized import Quantized, scale
+from trtkit.checkpoint.storage.storage import PartSpec
+
+
+def read_fbgemm(block: Mapping[str, Any]) -> Quantized:
+    """Return how such a checkpoint is stored.
+
+    Raises:
+        ValueError: The bound on activations is none.
+    """
+    bound = block.get("activation_scale_ub", 1200.0)
+    if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < float("inf"):
+        raise ValueError(f"activation_scale_ub is {bound!r}, not a positive number")
+    return Quantized(
+        "fbgemm",
+        ("fp8-rowwise",),
+        "FP8_PER_CHANNEL_PER_TOKEN",
+        fp8_rows,
+        by_component(block.get("modules_to_not_convert")),
+        clamp=float(bound),
+    )
+
+
+def fp8_rows(name: str, shape: tuple[int, int]) -> dict[str, PartSpec]:
+    """Return the parts of an FP8 layer with one scale per output row."""
+    return {
+        "weight": PartSpec(f"{name}.weight", shape, ("float8_e4m3fn",)),
+        "weight_scale": scale(f"{name}.weight_scale", (shape[0], 1)),
+    }
