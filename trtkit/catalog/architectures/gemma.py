@@ -6,17 +6,15 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from trtkit.catalog.architectures.architecture import Dim, Numeric, Source, TensorRule, Window
+from trtkit.catalog.architectures.architecture import Dim, Numeric, TensorRule, Window
 from trtkit.catalog.architectures.fields import IGNORABLE, NEUTRAL
 from trtkit.catalog.architectures.llama import LLAMA
+from trtkit.catalog.architectures.rules import rms_norm
 
 _HF = "model.layers.{layer}."
 _TRT = "transformer.layers.{layer}."
 _LOCAL = "rope_parameters.sliding_attention."
-
-
-def _norm(target: str, source: str, size: Dim = Dim.HIDDEN) -> TensorRule:
-    return TensorRule(f"{_TRT}{target}.weight", (Source(f"{_HF}{source}.weight", (size,)),))
+_GEMMA2_WINDOW = 4096
 
 
 def _centred(rule: TensorRule) -> TensorRule:
@@ -51,8 +49,6 @@ def _gemma3(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {**raw, **flat, "rope_parameters": kinds["full_attention"]}
 
 
-_GEMMA2_WINDOW = 4096
-
 GEMMA = dataclasses.replace(
     LLAMA,
     name="GemmaForCausalLM",
@@ -66,7 +62,7 @@ GEMMA = dataclasses.replace(
     defaults={key: value for key, value in LLAMA.defaults.items() if key != "num_kv_heads"}
     | {"head_size": 256, "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True},
     activations={"gelu_pytorch_tanh": "gelu_pytorch_tanh"},
-    neutral=NEUTRAL | {"mlp_bias": (False,), "use_sliding_window": (True,)},
+    neutral=NEUTRAL | {"bias": (False,), "mlp_bias": (False,), "use_sliding_window": (True,)},
     ignorable=(IGNORABLE | {"cache_implementation"}) - {"use_sliding_window"},
     adapt=_gelu,
     tensors=tuple(map(_centred, LLAMA.tensors)),
@@ -75,9 +71,14 @@ GEMMA = dataclasses.replace(
 )
 
 _GEMMA2_TENSORS = (
-    *LLAMA.tensors,
-    _norm("pre_feedforward_layernorm", "pre_feedforward_layernorm"),
-    _norm("post_feedforward_layernorm", "post_feedforward_layernorm"),
+    *GEMMA.tensors,
+    _centred(rms_norm(_TRT + "pre_feedforward_layernorm", _HF + "pre_feedforward_layernorm")),
+    _centred(rms_norm(_TRT + "post_feedforward_layernorm", _HF + "post_feedforward_layernorm")),
+)
+_GEMMA3_TENSORS = (
+    *_GEMMA2_TENSORS,
+    _centred(rms_norm(_TRT + "attention.q_layernorm", _HF + "self_attn.q_norm", Dim.HEAD)),
+    _centred(rms_norm(_TRT + "attention.k_layernorm", _HF + "self_attn.k_norm", Dim.HEAD)),
 )
 
 GEMMA2 = dataclasses.replace(
@@ -90,7 +91,7 @@ GEMMA2 = dataclasses.replace(
     },
     neutral={**GEMMA.neutral, "sliding_window_size": ()},
     adapt=_gemma2,
-    tensors=tuple(map(_centred, _GEMMA2_TENSORS)),
+    tensors=_GEMMA2_TENSORS,
     window=Window.PATTERN,
     sliding_window_default=_GEMMA2_WINDOW,
     window_pattern_default=2,
@@ -120,16 +121,7 @@ GEMMA3 = dataclasses.replace(
         _LOCAL + "partial_rotary_factor": (1,),
     },
     adapt=_gemma3,
-    tensors=tuple(
-        map(
-            _centred,
-            (
-                *_GEMMA2_TENSORS,
-                _norm("attention.q_layernorm", "self_attn.q_norm", Dim.HEAD),
-                _norm("attention.k_layernorm", "self_attn.k_norm", Dim.HEAD),
-            ),
-        )
-    ),
+    tensors=_GEMMA3_TENSORS,
     window=Window.PATTERN,
     window_pattern_default=6,
 )

@@ -58,6 +58,7 @@ GPT_NEOX = Architecture(
         "rotary_pct": config.rotary_pct,
         "rotary_emb_base": config.rotary_base,
     },
+    engine_keys=("rotary_pct", "rotary_emb_base"),
     tensors=(
         *vocabulary("gpt_neox.embed_in.weight", "embed_out.weight"),
         *layer_norm(_TRT + "input_layernorm", _HF + "input_layernorm"),

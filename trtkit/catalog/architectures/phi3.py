@@ -115,6 +115,7 @@ PHI3 = dataclasses.replace(
     ignorable=IGNORABLE | {"auto_map"},
     adapt=_with_original_length,
     engine_config=_engine_config,
+    engine_keys=("rotary_pct",),
     tensors=(*(rule for rule in LLAMA.tensors if not rule.target.startswith(_REPLACED)), *_FUSED),
     window=Window.ALL_LAYERS,
     max_pp=1,

@@ -17,7 +17,10 @@ def linear(
     arrange: Arrange = Arrange.STACKED,
     bias: When = When.ALWAYS,
 ) -> tuple[TensorRule, TensorRule]:
-    """Return the weight and the bias of a linear layer whose weight has ``shape`` in the source."""
+    """Return the weight and the bias of a linear layer whose weight has ``shape`` in the source.
+
+    ``bias`` says which models have it; a family without biases names a flag that it never sets.
+    """
     transposed = arrange is Arrange.TRANSPOSED
     weight = TensorRule(f"{target}.weight", (Source(f"{source}.weight", shape),), split, arrange=arrange)
     return weight, TensorRule(
@@ -28,6 +31,11 @@ def linear(
         bias,
         Arrange.STACKED if transposed else arrange,
     )
+
+
+def rms_norm(target: str, source: str, size: Dim = Dim.HIDDEN) -> TensorRule:
+    """Return the weight of a norm that has no bias."""
+    return TensorRule(f"{target}.weight", (Source(f"{source}.weight", (size,)),))
 
 
 def layer_norm(
