@@ -139,7 +139,7 @@ def _check_parameters(fields: Fields, key: str, values: dict[str, Any], rope_typ
             fields.error(f"{key}.{name}", f"must be a positive number, is {values[name]!r}")
     missing = [name for name in rope_type.together if name not in values]
     if 0 < len(missing) < len(rope_type.together):
-        message = f"is missing, and without it the model and its engine take {' and '.join(rope_type.together)} differently"
+        message = "is missing, and the engine would not take the others as the model does without it"
         fields.error(f"{key}.{missing[0]}", message, "give all of them or none, as the model was trained")
     bands: list[Any] = [values.get(f"{band}_freq_factor") for band in ("low", "high")]
     if all(map(is_positive, bands)) and bands[0] >= bands[1]:
