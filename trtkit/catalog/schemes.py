@@ -79,6 +79,23 @@ _FLOATS = ("float32", "float16", "bfloat16")
 _FP8 = Part("weight", ("float8_e4m3fn",), (Axis.EXPERTS, Axis.OUT, Axis.IN))
 _INT8 = Part("weight", ("int8",), (Axis.OUT, Axis.IN))
 _GROUP_ZERO = Part("zero", (MODEL_DTYPE,), (Axis.IN_GROUPS, Axis.OUT), when="has_zero_point")
+_SMOOTHED = (_INT8, Part("smoother", ("float32",), (Axis.ONE, Axis.IN), layers=("dense", "proj")))
+_ROW_SCALES = Part("per_channel_scale", ("float32",), (Axis.ONE, Axis.OUT))
+# Q, K and V have a scale each, so that their layer has one per row all the same.
+_LAYER_SCALES = (
+    Part("per_channel_scale", ("float32",), (Axis.ONE, Axis.OUT), layers=("qkv",)),
+    Part("per_channel_scale", ("float32",), (Axis.ONE, Axis.ONE), layers=("dense", "fc", "gate", "proj")),
+)
+_STATIC = Part("act_scale", ("float32",), (Axis.ONE, Axis.ONE))
+_NORMS = tuple(
+    LayerPart(f"{name}.scale_to_int", ("float32", MODEL_DTYPE))
+    for name in ("input_layernorm", "post_layernorm")
+)
+_STATIC_INPUTS = (
+    *_NORMS,
+    *(LayerPart(f"{name}.quantization_scaling_factor", ("float32",)) for name in ("attention", "mlp")),
+)
+_ALPHA = {"smoothquant_val": 0.5}
 _CLAMPED = ("attention", "mlp", "input_layernorm", "post_layernorm")
 
 SCHEMES: dict[str | None, Scheme] = {
@@ -99,17 +116,22 @@ SCHEMES: dict[str | None, Scheme] = {
         tuple(LayerPart(f"{name}.clamp_val", ("float32",), (2,), "clamp_val") for name in _CLAMPED),
         {"clamp_val": None},
     ),
-    # One scale per output row; activations are quantized token by token, in the norms where these come before.
-    "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN": Scheme(
+    # SmoothQuant: int8 for weights and activations. In the plugins' form the norms quantize what goes into the layers
+    # that follow them, and the other two layers have a smoother of their own; TensorRT's own form has one everywhere.
+    "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN": Scheme((*_SMOOTHED, _ROW_SCALES), _NORMS, _ALPHA),
+    "W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN": Scheme((*_SMOOTHED, *_LAYER_SCALES), _NORMS, _ALPHA),
+    "W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN": Scheme(
+        (*_SMOOTHED, _ROW_SCALES, _STATIC), _STATIC_INPUTS, _ALPHA
+    ),
+    "W8A8_SQ_PER_TENSOR_PLUGIN": Scheme((*_SMOOTHED, *_LAYER_SCALES, _STATIC), _STATIC_INPUTS, _ALPHA),
+    "W8A8_SQ_PER_CHANNEL": Scheme(
         (
             _INT8,
-            Part("per_channel_scale", ("float32",), (Axis.ONE, Axis.OUT)),
-            Part("smoother", ("float32",), (Axis.ONE, Axis.IN), layers=("dense", "proj")),
+            Part("weights_scaling_factor", ("float32",), (Axis.OUT,)),
+            Part("activation_scaling_factor", ("float32",), (Axis.ONE,)),
+            Part("prequant_scaling_factor", (MODEL_DTYPE,), (Axis.IN,)),
         ),
-        (
-            LayerPart("input_layernorm.scale_to_int", ("float32", MODEL_DTYPE)),
-            LayerPart("post_layernorm.scale_to_int", ("float32", MODEL_DTYPE)),
-        ),
+        flags=_ALPHA,
     ),
     # Two output rows to a byte, the even one in the low half; loaders put that into the layout of the GPU they find.
     # `zero` is (8 - the unsigned zero point) times the scale, in the shape that the engine has it.
