@@ -154,7 +154,8 @@ def _missing_hint(rule: TensorRule) -> str:
             "set tie_word_embeddings to true in config.json if the model was trained that way"
         )
     if rule.when in _FLAGS:
-        return f"config.json says {_FLAGS[rule.when]} is true: correct it if the model has no such biases"
+        flag = _FLAGS[rule.when]
+        return f"{flag} is true, by config.json or by the class: set it to false if the model has no such biases"
     return "download the checkpoint whole"
 
 
