@@ -19,7 +19,7 @@ from trtkit.checkpoint.jobs import Job, Layout, Target
 from trtkit.checkpoint.mapping import map_tensors, tied_copies
 from trtkit.checkpoint.progress import Progress, silent
 from trtkit.checkpoint.rank_files import RankFiles
-from trtkit.checkpoint.recipe import Recipe
+from trtkit.checkpoint.recipe import Baking, Recipe
 from trtkit.checkpoint.safetensors import TensorInfo, TensorSpec
 from trtkit.checkpoint.staging import staged_folder, write_json
 from trtkit.checkpoint.trtllm_config import DTYPES, write_config
@@ -67,9 +67,12 @@ class Conversion:
     def config(self) -> dict[str, Any]:
         """Return the content of ``config.json``."""
         layout = self.layout
-        return write_config(
+        baked = self.recipe.baked_for if isinstance(self.recipe, Baking) else {}
+        content = write_config(
             layout.config, dtype=layout.dtype, quantization=self.recipe.quantization, parallelism=layout.ranks
         )
+        # Loaders take unknown keys at the top level with a warning.
+        return {**content, "trtkit": dict(baked)} if baked else content
 
     def run(self, out: Path, progress: Progress = silent) -> ConversionReport:
         """Write ``config.json`` and one ``rank{r}.safetensors`` per rank to ``out``; all of it or nothing.
@@ -131,15 +134,15 @@ def convert(
 
 def _write(folder: Path, jobs: Sequence[Job], ranks: Parallelism, progress: Progress) -> int:
     """Run all jobs; return the bytes of all ranks' tensors."""
-    done = 0
     with RankFiles(folder, [target for job in jobs for target in job.targets], tp=ranks.tp) as files:
+        done, total = 0, files.nbytes
         for job in jobs:
             for target, row, block in job.run():
                 done += files.scatter(target, row, block)
-                progress("convert", done, files.nbytes)
+                progress("convert", done, total)
         # What stays zero, the padding of the vocabulary, was not scattered.
-        progress("convert", files.nbytes, files.nbytes)
-    return files.nbytes
+        progress("convert", total, total)
+    return total
 
 
 def _check_target(out: Path, source: Path) -> None:
