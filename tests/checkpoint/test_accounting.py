@@ -64,7 +64,7 @@ def test_a_bias_flag_without_biases_is_refused(tiny_llama):
     names = [f"model.layers.{layer}.self_attn.{name}_proj.bias" for layer in (0, 1) for name in "qkvo"]
     text = text_of(tiny_llama(attention_bias=True, edit=drop(*names)))
     assert "model.layers.0.self_attn.o_proj.bias: the tensor is missing (and in layer 1)" in text
-    assert "attention_bias is true, by config.json or by the class" in text
+    assert "attention_bias is true, by config.json or by its class" in text
 
 
 def test_biases_without_their_flag_name_it(tiny_llama):

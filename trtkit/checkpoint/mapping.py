@@ -155,7 +155,7 @@ def _missing_hint(rule: TensorRule) -> str:
         )
     if rule.when in _FLAGS:
         flag = _FLAGS[rule.when]
-        return f"{flag} is true, by config.json or by the class: set it to false if the model has no such biases"
+        return f"{flag} is true, by config.json or by its class: make it false if there are no such biases"
     return "download the checkpoint whole"
 
 

@@ -104,15 +104,21 @@ def read_config(content: Mapping[str, Any], *, path: Path) -> ModelConfig:
         if key not in content:
             raise InputError(f"{key} is missing", path=path)
     return ModelConfig(
-        **{_FIELDS[key]: content[key] for key in keys},
+        **{_FIELDS[key]: content[key] for key in keys} | dict(arch.model_fields(content)),
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_ids=(),
         pad_token_id=None,
         moe=_read_moe(content, path) if "num_experts" in arch.keys else None,
-        sliding_window=content.get("sliding_window"),
+        sliding_window=_window(content),
         numerics={key: content[key] for key in arch.numerics},
     )
+
+
+def _window(content: Mapping[str, Any]) -> int | None:
+    """Return the window; one that the longest sequence does not exceed is none."""
+    window = content.get("sliding_window")
+    return window if type(window) is int and window < content["max_position_embeddings"] else None
 
 
 def read_mapping(content: Mapping[str, Any], *, path: Path) -> Parallelism:
@@ -152,7 +158,8 @@ def _read_moe(content: Mapping[str, Any], path: Path) -> Moe:
         if type(size) is not int or size < (key != "moe_shared_expert_intermediate_size"):
             raise InputError(f"{key} is missing or malformed", path=path)
     # The loader takes a mode that is not there for RENORMALIZE.
-    return Moe(*sizes.values(), moe.get("normalization_mode", 1) == 1)
+    experts, chosen, width, shared_width = sizes.values()
+    return Moe(experts, chosen, width, shared_width, renormalize=moe.get("normalization_mode", 1) == 1)
 
 
 def _can_be(key: str, value: Any) -> bool:
