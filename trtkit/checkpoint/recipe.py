@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from trtkit.checkpoint.jobs import Job, Layout, plain_jobs
 from trtkit.checkpoint.mapping import MappedTensor
@@ -29,6 +29,15 @@ class Recipe(Protocol):
         """Return the work, in an order that reads the source front to back."""
 
 
+@runtime_checkable
+class Baking(Protocol):
+    """A recipe whose weights may be in the layout of one family of GPUs."""
+
+    @property
+    def baked_for(self) -> Mapping[str, Any]:
+        """What they depend on, for ``config.json``; empty when they fit every GPU."""
+
+
 @dataclass(frozen=True)
 class Plain:
     """Takes every tensor over; INT8 weight-only too, whose weights TensorRT-LLM quantizes when it builds."""
@@ -41,8 +50,15 @@ class Plain:
         return {"quant_algo": self.plan.quant_algo, "kv_cache_quant_algo": self.plan.kv_cache_quant_algo}
 
     def problems(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Problem]:
-        """Refuse weight-only layers that loaders would pad."""
-        return side_problems(mapped, layout, self.plan) if self.plan.quant_algo == WEIGHT_ONLY else []
+        """Refuse weights that are quantized already, and weight-only layers that loaders would pad."""
+        quantized = [
+            Problem("is quantized already", key=source.name, hint="leave the weights' format to the source")
+            for tensor in mapped
+            for source in tensor.sources
+            if not source.is_plain
+        ]
+        sides = side_problems(mapped, layout, self.plan) if self.plan.quant_algo == WEIGHT_ONLY else []
+        return quantized or sides
 
     def jobs(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:
         """Return a copy of every tensor."""

@@ -24,8 +24,8 @@ from trtkit.engine.backend import backend_for
 from trtkit.engine.manifest import code_digest, sha256_of
 from trtkit.engine.store import Product, Stage, Store
 from trtkit.errors import ContractError, InputError, Problem
+from trtkit.flow.convert import ConvertOptions, choose_recipe
 from trtkit.plan import Machine, Plan, make_plan
-from trtkit.quantize.recipes import recipe_for
 
 CHECKPOINT = "checkpoint"
 """Folder of the checkpoint inside its product, whose own root holds the manifest."""
@@ -155,11 +155,16 @@ def need_tokenizer(source: HfCheckpoint) -> Path:
 
 
 def convert_stage(source: HfCheckpoint, plan: Plan, report: Report) -> Stage:
-    """Hugging Face folder → TensorRT-LLM checkpoint."""
+    """Hugging Face folder → TensorRT-LLM checkpoint.
+
+    Raises:
+        InputError: The source cannot be written in the plan's formats.
+    """
+    formats = plan.quantization
+    recipe = choose_recipe(source, ConvertOptions(weights=formats.weights, kv_cache=formats.kv_cache))
 
     def run(out: Path) -> Mapping[str, Any]:
         target = out / CHECKPOINT
-        recipe = recipe_for(plan.quantization)
         done = convert(source, target, dtype=plan.dtype, recipe=recipe, progress=report)
         return {"tensors": done.tensors, "bytes": done.bytes_written, "tied_embeddings": done.tied_embeddings}
 

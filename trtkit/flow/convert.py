@@ -7,11 +7,14 @@ from pathlib import Path
 
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.convert import Conversion, prepare
+from trtkit.checkpoint.forms.taken_over import TakenOver, take_over
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.progress import Progress
+from trtkit.checkpoint.recipe import Recipe
 from trtkit.checkpoint.source import resolve as resolve_source
+from trtkit.checkpoint.storage.quantized import Quantized
 from trtkit.engine.store import Store
-from trtkit.errors import ContractError
+from trtkit.errors import ContractError, Problem
 from trtkit.plan.resolve import quant_plan
 from trtkit.quantize.recipes import recipe_for
 
@@ -19,6 +22,9 @@ _OPTIONS = {
     "engine.tensor_parallel": "--tp",
     "engine.pipeline_parallel": "--pp",
     "engine.moe_expert_parallel": "--moe-ep",
+    "quantization.weights": "--weights",
+    "quantization.kv_cache": "--kv-cache",
+    "target_sm": "--target-sm",
 }
 """Keys of the contract, as the command line calls them."""
 
@@ -31,6 +37,8 @@ class ConvertOptions:
     kv_cache: str | None = None
     dtype: str | None = None
     parallelism: Parallelism = ONE_RANK
+    target_sm: int | None = None
+    """Compute capability that INT4 weights of the source are laid out for; None for a form that fits all."""
 
 
 def prepare_source(source: str, options: ConvertOptions, store: Store, report: Progress) -> Conversion:
@@ -40,17 +48,31 @@ def prepare_source(source: str, options: ConvertOptions, store: Store, report: P
         InputError: The source does not fit the options; problems name them.
     """
     checkpoint = HfCheckpoint.open(resolve_source(source, Path.cwd(), store.root / "source", report))
-    recipe = recipe_for(quant_plan(options.weights or "none", options.kv_cache or "auto"))
+    dtype = options.dtype or default_dtype(checkpoint.config.dtype)
     try:
-        return prepare(
-            checkpoint,
-            dtype=options.dtype or default_dtype(checkpoint.config.dtype),
-            recipe=recipe,
-            parallelism=options.parallelism,
-        )
+        recipe = choose_recipe(checkpoint, options)
+        if isinstance(recipe, TakenOver):
+            warnings = (*checkpoint.warnings, *recipe.warnings(checkpoint.tensors.values(), dtype))
+            checkpoint = replace(checkpoint, warnings=warnings)
+        return prepare(checkpoint, dtype=dtype, recipe=recipe, parallelism=options.parallelism)
     except ContractError as error:
         named = [replace(each, key=_OPTIONS.get(each.key, each.key)) for each in error.problems]
         raise ContractError(named) from None
+
+
+def choose_recipe(source: HfCheckpoint, options: ConvertOptions) -> Recipe:
+    """Return how to write a source: as it is where it is quantized, by the options where it is not.
+
+    Raises:
+        InputError: The source cannot be written as the options say.
+    """
+    weights, kv_cache, target_sm = options.weights, options.kv_cache, options.target_sm
+    if isinstance(source.storage, Quantized):
+        return take_over(source.storage, weights=weights, kv_cache=kv_cache, target_sm=target_sm)
+    if target_sm is not None:
+        message = "the source has no INT4 weights, which alone depend on the GPU"
+        raise ContractError([Problem(message, key="target_sm", hint="leave it out")])
+    return recipe_for(quant_plan(weights or "none", kv_cache or "auto"))
 
 
 def default_dtype(source: str) -> str:

@@ -25,7 +25,7 @@ _REGISTER = np.array([0, 2, 4, 6, 1, 3, 5, 7])
 """Which of 8 codes is in which nibble of an int32."""
 
 
-class Baked(str, enum.Enum):
+class BakedLayout(str, enum.Enum):
     """Layouts of INT4 weights; each is the memory of a tensor that the engine declares as ``(in, out / 4)``."""
 
     INTERLEAVED = "interleaved"
@@ -34,21 +34,21 @@ class Baked(str, enum.Enum):
     """SM 90 with TensorRT-LLM 0.17: output rows one after another, two's complement."""
 
     @classmethod
-    def of(cls, sm: int) -> Baked | None:
+    def of(cls, sm: int) -> BakedLayout | None:
         """Return the layout of a GPU family; None where there is none that is known."""
         return cls.INTERLEAVED if 75 <= sm <= 89 else cls.TRANSPOSED if sm == 90 else None
 
     def shard(self, weight: Shard) -> Shard:
         """Return the memory that belongs to a shard of the weight: each element holds 4 codes."""
         out, width = weight.axes
-        if self is Baked.TRANSPOSED:
+        if self is BakedLayout.TRANSPOSED:
             return Shard((weight.whole[0], weight.whole[1] // 4), (out, _divided(width, 4)))
         sizes = (weight.whole[0] // 4, weight.whole[1] // _TILE, _TILE)
         return Shard(sizes, (_divided(out, 4), _divided(width, _TILE), (range(_TILE),)))
 
     def bake(self, row: int, codes: Codes) -> tuple[int, Array]:
         """Return where the memory of ``codes``, rows from ``row`` on, begins, and its bytes in rows."""
-        if self is Baked.TRANSPOSED:
+        if self is BakedLayout.TRANSPOSED:
             return row, _halves(codes.view(np.uint8) & np.uint8(0xF))
         tiles = codes.shape[1] // _TILE
         return row // 4 * tiles, interleaved(codes)
@@ -64,7 +64,7 @@ def interleaved(codes: Codes) -> Array:
 
 
 def baked_int4(
-    tensor: MappedTensor, layout: Layout, packing: Packing, baked: Baked
+    tensor: MappedTensor, layout: Layout, packing: Packing, baked: BakedLayout
 ) -> Mapping[str, Callable[[], Rows]]:
     """Return how each part of the layer is made."""
     first = tensor.sources[0]
@@ -77,7 +77,7 @@ def baked_int4(
     }
 
 
-def _weight(tensor: MappedTensor, layout: Layout, packing: Packing, baked: Baked) -> Rows:
+def _weight(tensor: MappedTensor, layout: Layout, packing: Packing, baked: BakedLayout) -> Rows:
     for row, codes in layer_rows(tensor, layout.config, lambda source: packing.codes(source.parts)):
         place, data = baked.bake(row, codes)
         yield place, data.view(numpy_dtype(layout.dtype))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from trtkit.catalog.formats import KV_CACHE
 from trtkit.catalog.schemes import KV_CACHE_SCALE, SCHEMES, LayerPart, Part, Scheme
-from trtkit.checkpoint.forms.baked import Baked, baked_int4
+from trtkit.checkpoint.forms.baked import BakedLayout, baked_int4
 from trtkit.checkpoint.forms.fit import fit_problems
 from trtkit.checkpoint.forms.int4 import check_symmetric, portable_int4
 from trtkit.checkpoint.forms.per_row import fp8_rows, int8_rows
@@ -19,15 +19,49 @@ from trtkit.checkpoint.forms.rows import Made, Rows, whole
 from trtkit.checkpoint.forms.scales import one, read_scale
 from trtkit.checkpoint.jobs import Copy, Job, Layout, Target
 from trtkit.checkpoint.mapping import MappedTensor
-from trtkit.checkpoint.storage.quantized import Quantized
-from trtkit.errors import Problem, Severity
+from trtkit.checkpoint.safetensors import TensorInfo
+from trtkit.checkpoint.storage.quantized import AUTO, Quantized
+from trtkit.errors import ContractError, Problem, Severity
 
+_LEAVE_OUT = "leave it out, or give the checkpoint that the source was quantized from"
 BAKED_ALGORITHM = "W4A16_GPTQ"
 _FORMS: dict[str, Callable[[MappedTensor, Layout], Mapping[str, Callable[[], Rows]]]] = {
     "FP8": per_tensor,
     "FP8_PER_CHANNEL_PER_TOKEN": fp8_rows,
     "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN": int8_rows,
 }
+
+
+def take_over(
+    storage: Quantized, *, weights: str | None, kv_cache: str | None, target_sm: int | None
+) -> TakenOver:
+    """Return the recipe for a quantized source; None asks for what it has.
+
+    Raises:
+        ContractError: Something else is asked for, or the GPU's layout is not known.
+    """
+    problems = []
+    if weights is not None and weights not in storage.weights:
+        message = f"{weights!r} is asked for, and the source has {storage.weights[0]!r} ({storage.method})"
+        problems.append(Problem(message, key="quantization.weights", hint=_LEAVE_OUT))
+    if kv_cache not in {None, AUTO, storage.kv_cache}:
+        has = "none" if storage.kv_cache == AUTO else f"those of {storage.kv_cache!r}"
+        message = f"{kv_cache!r} is asked for, and of scales for the KV cache the source has {has}"
+        problems.append(Problem(message, key="quantization.kv_cache", hint=_LEAVE_OUT))
+    if target_sm is not None and storage.packing is None:
+        message = f"{storage.weights[0]} weights have no layout that depends on the GPU"
+        problems.append(Problem(message, key="target_sm", hint="leave it out"))
+    elif target_sm is not None and BakedLayout.of(target_sm) is None:
+        message = f"the layout of INT4 weights for SM {target_sm} is not known"
+        problems.append(
+            Problem(message, key="target_sm", hint="75 to 90; or leave it out: that fits every GPU")
+        )
+    if target_sm is None and storage.needs_target:
+        message = "asymmetric INT4 of this kind is written in the layout of one GPU family only"
+        problems.append(Problem(message, key="target_sm", hint="name the GPU's, 80 for instance"))
+    if problems:
+        raise ContractError(problems)
+    return TakenOver(storage, target_sm)
 
 
 @dataclass(frozen=True)
@@ -58,19 +92,22 @@ class TakenOver:
         """What the bytes of the weights depend on; empty when they fit every GPU."""
         return {"target_sm": self.target_sm, "layout": self._baked.value} if self._baked else {}
 
-    @property
-    def warnings(self) -> tuple[Problem, ...]:
-        """What nobody has seen run yet."""
-        if self._baked is Baked.TRANSPOSED:
-            text = "the weights fit TensorRT-LLM 0.17 on SM 90 only: later versions have another layout there"
+    def warnings(self, tensors: Iterable[TensorInfo], dtype: str) -> list[Problem]:
+        """Return what nobody has seen run yet, and what of the scales does not fit ``dtype``."""
+        texts = []
+        if self._baked is BakedLayout.TRANSPOSED:
+            texts.append(
+                "the weights fit TensorRT-LLM 0.17 on SM 90 only: later versions have another layout there"
+            )
         elif self.storage.has_zero_point and not self._baked:
-            text = (
+            texts.append(
                 "INT4 with zero points is written as W4A16_AWQ with `zero` tensors, which follows from "
                 "TensorRT-LLM's loader and has not been run on a GPU: compare an answer before you serve it"
             )
-        else:
-            return ()
-        return (Problem(text, key="quantization", severity=Severity.WARNING),)
+        scales = {info.dtype for info in tensors if info.name.endswith(("scales", "weight_scale"))}
+        if self.storage.packing is not None and dtype == "bfloat16" and "float16" in scales:
+            texts.append("scales are float16, and a bfloat16 engine rounds them to 8 bits: use float16")
+        return [Problem(text, key="quantization", severity=Severity.WARNING) for text in texts]
 
     def problems(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Problem]:
         """Return why the engine cannot have these layers."""
@@ -134,8 +171,8 @@ class TakenOver:
         return lambda: whole(np.ones(part.shape, np.float32))
 
     @property
-    def _baked(self) -> Baked | None:
-        return Baked.of(self.target_sm) if self.target_sm and self.storage.packing else None
+    def _baked(self) -> BakedLayout | None:
+        return BakedLayout.of(self.target_sm) if self.target_sm and self.storage.packing else None
 
     @property
     def _algorithm(self) -> str:

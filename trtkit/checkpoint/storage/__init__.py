@@ -48,8 +48,10 @@ def find_storage(config: Mapping[str, Any], quant_config: Mapping[str, Any] | No
 
 
 def _read(key: str, block: Any, file: str) -> Quantized:
-    method = block.get("quant_method", "modelopt") if isinstance(block, Mapping) else block
-    if not isinstance(block, Mapping) or method not in METHODS:
+    method = block.get("quant_method") if isinstance(block, Mapping) else block
+    if isinstance(block, Mapping) and method is None and "quant_algo" in block:
+        method = "modelopt"
+    if not isinstance(block, Mapping) or not isinstance(method, str) or method not in METHODS:
         hint = f"known: {', '.join(METHODS)}; or {_ORIGINAL}"
         message = f"the checkpoint is quantized by {method!r}"
         raise ContractError([Problem(message, key=key, hint=hint, file=file)])

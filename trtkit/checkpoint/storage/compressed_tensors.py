@@ -103,6 +103,7 @@ def _int4(
         group_size=size,
         packing=CompressedPacking(symmetric),
         has_zero_point=not symmetric,
+        needs_target=not symmetric,
     )
 
 

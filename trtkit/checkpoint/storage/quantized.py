@@ -39,6 +39,8 @@ class Quantized:
     """Input columns that share a scale; 0 where that is not how it is."""
     packing: Packing | None = None
     has_zero_point: bool = False
+    needs_target: bool = False
+    """Whether it is written in the layout of a given GPU only."""
     clamp: float | None = None
     """Bound on activations before they are quantized."""
 
