@@ -156,5 +156,15 @@ SCHEMES: dict[str | None, Scheme] = {
 }
 """By ``quantization.quant_algo``."""
 
+BAKED: dict[str | None, Scheme] = {
+    "W8A16": Scheme(
+        (
+            Part("weight", ("int8",), (Axis.IN, Axis.OUT)),
+            Part("per_channel_scale", (MODEL_DTYPE,), (Axis.OUT,)),
+        )
+    ),
+}
+"""The same where ``config.json`` says that weights are in the layout of one family of GPUs."""
+
 KV_CACHE_SCALE = LayerPart("attention.kv_cache_scaling_factor", ("float32",))
 """Every layer has it when ``kv_cache_quant_algo`` is set; times the stored value it is the real one."""

@@ -11,7 +11,7 @@ from typing import Any
 from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
-from trtkit.catalog.schemes import KV_CACHE_SCALE, MODEL_DTYPE, SCHEMES
+from trtkit.catalog.schemes import BAKED, KV_CACHE_SCALE, MODEL_DTYPE, SCHEMES
 from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.expected import expected_tensors
 from trtkit.checkpoint.hf import read_json
@@ -121,7 +121,8 @@ def _expected(checkpoint: TrtllmCheckpoint, config: ModelConfig) -> dict[int, di
     algorithm, path = quantization.get("quant_algo"), checkpoint.folder / CHECKPOINT_CONFIG
     if not (algorithm is None or isinstance(algorithm, str)) or algorithm not in SCHEMES:
         raise InputError(f"the algorithm {algorithm!r} is not known", path=path)
-    scheme, group_size = SCHEMES[algorithm], quantization.get("group_size", 1)
+    baked = BAKED if _section(checkpoint.config, "trtkit").get("layout") else SCHEMES
+    scheme, group_size = baked.get(algorithm, SCHEMES[algorithm]), quantization.get("group_size", 1)
     if type(group_size) is not int or group_size < 1:
         raise InputError(f"group_size is {group_size!r}", path=path)
     layout = Layout(config, config.dtype, checkpoint.parallelism)

@@ -22,7 +22,7 @@ from trtkit.catalog.schemes import KV_CACHE_SCALE
 from trtkit.checkpoint.jobs import Job, Layout
 from trtkit.checkpoint.kernels import FP8_MAX, Floats
 from trtkit.checkpoint.mapping import MappedTensor
-from trtkit.checkpoint.recipe import Recipe
+from trtkit.checkpoint.recipe import Baking, Recipe
 from trtkit.errors import Problem
 from trtkit.quantize.act_range import ActRange
 from trtkit.quantize.constant import Constant
@@ -53,6 +53,11 @@ class KvCache:
     def quantization(self) -> Mapping[str, Any]:
         """The weights' block, and the cache's algorithm."""
         return {**self.weights.quantization, "kv_cache_quant_algo": self.algorithm}
+
+    @property
+    def baked_for(self) -> Mapping[str, Any]:
+        """What the weights' layout depends on."""
+        return self.weights.baked_for if isinstance(self.weights, Baking) else {}
 
     def problems(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Problem]:
         """Return the weights' problems; without any, the ranges have to be there.
