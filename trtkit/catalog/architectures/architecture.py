@@ -154,6 +154,10 @@ def _as_it_is(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     return raw
 
 
+def _nothing(_: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {}
+
+
 @dataclass(frozen=True)
 class Architecture:
     """Everything that differs between model families, as data and small pure functions."""
@@ -178,6 +182,8 @@ class Architecture:
     tensors: tuple[TensorRule, ...]
     engine_keys: tuple[str, ...] = ()
     """Those of ``engine_config`` that loaders read without a default."""
+    model_fields: Callable[[Mapping[str, Any]], Mapping[str, Any]] = _nothing
+    """The way back of ``engine_config``: fields of ``ModelConfig`` that stand in keys of the family's own."""
     ignored_tensors: tuple[str, ...] = ()
     """Patterns of source tensors that hold nothing of their own."""
     numerics: Mapping[str, Numeric] = field(default_factory=dict)

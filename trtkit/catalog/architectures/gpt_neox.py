@@ -59,6 +59,7 @@ GPT_NEOX = Architecture(
         "rotary_emb_base": config.rotary_base,
     },
     engine_keys=("rotary_pct", "rotary_emb_base"),
+    model_fields=lambda content: {"rotary_pct": content["rotary_pct"]},
     tensors=(
         *vocabulary("gpt_neox.embed_in.weight", "embed_out.weight"),
         *layer_norm(_TRT + "input_layernorm", _HF + "input_layernorm"),

@@ -65,6 +65,20 @@ def _engine_config(config: ModelConfig) -> dict[str, Any]:
     }
 
 
+def _model_fields(content: Mapping[str, Any]) -> dict[str, Any]:
+    found = {"rotary_pct": content["rotary_pct"]}
+    if "longrope_scaling_short_factors" not in content:
+        return found
+    scaling = {
+        "type": "longrope",
+        "rope_type": "longrope",
+        "short_factor": content["longrope_scaling_short_factors"],
+        "long_factor": content.get("longrope_scaling_long_factors"),
+        _ORIGINAL: content.get(_ORIGINAL),
+    }
+    return {**found, "rotary_scaling": scaling}
+
+
 _FUSED = (
     TensorRule(
         _TRT + "attention.qkv.weight",
@@ -116,6 +130,7 @@ PHI3 = dataclasses.replace(
     adapt=_with_original_length,
     engine_config=_engine_config,
     engine_keys=("rotary_pct",),
+    model_fields=_model_fields,
     tensors=(*(rule for rule in LLAMA.tensors if not rule.target.startswith(_REPLACED)), *_FUSED),
     window=Window.ALL_LAYERS,
     max_pp=1,
