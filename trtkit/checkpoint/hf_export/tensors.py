@@ -95,12 +95,12 @@ def _places(tensor: MappedTensor, config: ModelConfig) -> Iterator[_Place]:
         expert, member = divmod(index, joined)
         start = start if member else 0
         stop = start + source.shape[0]
-        rows = tuple(_source_order(range(start, stop), rule.arrange, config))
+        rows = tuple(source_order(range(start, stop), rule.arrange, config))
         yield _Place(expert if rule.per_expert else None, rows)
         start = stop
 
 
-def _source_order(rows: range, arrange: Arrange, config: ModelConfig) -> list[range]:
+def source_order(rows: range, arrange: Arrange, config: ModelConfig) -> list[range]:
     """Return the target's rows in the order in which the source has them."""
     placed, position = [], rows.start
     for piece in row_order(len(rows), arrange, config) or [range(len(rows))]:
