@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trtkit.checkpoint.convert import Conversion
 
 _RANKS = "Ranks"
+_QUANTIZATION = "Quantization"
 
 
 def register(app: typer.Typer) -> None:
@@ -54,6 +55,56 @@ def convert(
         bool,
         typer.Option("--parallel-embedding", help="Share the embedding's rows too.", rich_help_panel=_RANKS),
     ] = False,
+    act_range: Annotated[
+        Path | None,
+        typer.Option(
+            help="Activation ranges (safetensors), for int8-sq, fp8 and an INT8 KV cache.",
+            show_default=False,
+            rich_help_panel=_QUANTIZATION,
+        ),
+    ] = None,
+    smoothquant: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODE",
+            help="Form of int8-sq: per-channel-per-token, per-channel, per-token, per-tensor or qdq.",
+            show_default="per-channel-per-token",
+            rich_help_panel=_QUANTIZATION,
+        ),
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the activations' outliers that int8-sq moves into the weights.",
+            show_default="0.5",
+            rich_help_panel=_QUANTIZATION,
+        ),
+    ] = None,
+    kv_scale: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COVER",
+            help="What the scale of an INT8 KV cache covers: qkv, as TensorRT-LLM's converter has it, or kv.",
+            show_default="qkv",
+            rich_help_panel=_QUANTIZATION,
+        ),
+    ] = None,
+    target_sm: Annotated[
+        int | None,
+        typer.Option(
+            help="Lay weights out for one family of GPUs, e.g. 80; otherwise they fit all.",
+            show_default=False,
+            rich_help_panel=_QUANTIZATION,
+        ),
+    ] = None,
+    trtllm_version: Annotated[
+        str | None,
+        typer.Option(
+            help="TensorRT-LLM that the layout is for, e.g. 0.17; where it depends on that.",
+            show_default=False,
+            rich_help_panel=_QUANTIZATION,
+        ),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -69,6 +120,12 @@ def convert(
         kv_cache=kv_cache.value if kv_cache else None,
         dtype=dtype.value if dtype else None,
         parallelism=Parallelism(tp, pp, moe_ep, parallel_embedding),
+        target_sm=target_sm,
+        trtllm_version=trtllm_version,
+        act_range=act_range,
+        smoothquant=smoothquant,
+        alpha=alpha,
+        kv_scale=kv_scale,
     )
     with progress() as report:
         conversion = prepare_source(source, options, Store(), report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.convert import Conversion, prepare
@@ -14,7 +15,7 @@ from trtkit.checkpoint.recipe import Recipe
 from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.checkpoint.storage.quantized import Quantized
 from trtkit.engine.store import Store
-from trtkit.errors import ContractError, Problem
+from trtkit.errors import ContractError, InputError
 from trtkit.plan.resolve import quant_plan
 from trtkit.quantize.recipes import recipe_for
 
@@ -38,7 +39,26 @@ class ConvertOptions:
     dtype: str | None = None
     parallelism: Parallelism = ONE_RANK
     target_sm: int | None = None
-    """Compute capability that INT4 weights of the source are laid out for; None for a form that fits all."""
+    """Compute capability that weights are laid out for; None for a form that fits all."""
+    trtllm_version: str | None = None
+    act_range: Path | None = None
+    """Recorded activation ranges, which ``int8-sq``, ``fp8`` and an INT8 KV cache need."""
+    smoothquant: str | None = None
+    alpha: float | None = None
+    kv_scale: str | None = None
+
+    @property
+    def recipe_arguments(self) -> dict[str, Any]:
+        """What was given of :func:`~trtkit.quantize.recipes.recipe_for`'s arguments."""
+        given = {
+            "ranges": self.act_range,
+            "smoothquant": self.smoothquant,
+            "alpha": self.alpha,
+            "target_sm": self.target_sm,
+            "trtllm_version": self.trtllm_version,
+            "kv_scale": self.kv_scale,
+        }
+        return {name: value for name, value in given.items() if value is not None}
 
 
 def prepare_source(source: str, options: ConvertOptions, store: Store, report: Progress) -> Conversion:
@@ -66,13 +86,16 @@ def choose_recipe(source: HfCheckpoint, options: ConvertOptions) -> Recipe:
     Raises:
         InputError: The source cannot be written as the options say.
     """
-    weights, kv_cache, target_sm = options.weights, options.kv_cache, options.target_sm
-    if isinstance(source.storage, Quantized):
-        return take_over(source.storage, weights=weights, kv_cache=kv_cache, target_sm=target_sm)
-    if target_sm is not None:
-        message = "the source has no INT4 weights, which alone depend on the GPU"
-        raise ContractError([Problem(message, key="target_sm", hint="leave it out")])
-    return recipe_for(quant_plan(weights or "none", kv_cache or "auto"))
+    weights, kv_cache, arguments = options.weights, options.kv_cache, options.recipe_arguments
+    if not isinstance(source.storage, Quantized):
+        return recipe_for(quant_plan(weights or "none", kv_cache or "auto"), **arguments)
+    target_sm = arguments.pop("target_sm", None)
+    if arguments:
+        message = f"the source is quantized already, and nothing would use {', '.join(arguments)}"
+        raise InputError(
+            message, path=source.folder, hint="leave them out, or give the model that it was made from"
+        )
+    return take_over(source.storage, weights=weights, kv_cache=kv_cache, target_sm=target_sm)
 
 
 def default_dtype(source: str) -> str:
