@@ -1,0 +1,174 @@
+"""Quantized sources keep their numbers: what the checkpoint stands for is what the source stands for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.checkpoint import quantized_judge as judge
+from tests.checkpoint import quantized_model as model
+from trtkit.catalog.parallel import Parallelism
+from trtkit.checkpoint.convert import convert
+from trtkit.checkpoint.forms.taken_over import take_over
+from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.trtllm import TrtllmCheckpoint, verify
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "quantized"
+LAYERS = ("attention.qkv", "attention.dense", "mlp.fc", "mlp.gate", "mlp.proj")
+PORTABLE = sorted(set(model.FORMATS) - {"ct-int4-asym"})
+INT4 = [name for name in model.FORMATS if "int4" in name or "gptq" in name or name == "awq"]
+RANKS = [Parallelism(), Parallelism(tp=2), Parallelism(pp=2), Parallelism(tp=4)]
+"""With two KV heads, four ranks hold each of them twice."""
+
+
+def converted(folder: Path, *, ranks=RANKS[0], dtype="float16", target_sm=None) -> TrtllmCheckpoint:
+    source, out = HfCheckpoint.open(folder), folder.with_name("out")
+    recipe = take_over(source.storage, weights=None, kv_cache=None, target_sm=target_sm)
+    convert(source, out, dtype=dtype, recipe=recipe, parallelism=ranks)
+    return TrtllmCheckpoint.open(out)
+
+
+def weights(checkpoint: TrtllmCheckpoint, ranks: Parallelism):
+    """Yield each rank's layers: layer of the model, its name, rank of tensor parallelism, the rank's tensors."""
+    for rank in range(ranks.world):
+        stage, tp_rank = divmod(rank, ranks.tp)
+        tensors = model.load(checkpoint.folder / f"rank{rank}.safetensors")
+        per_stage = 2 // ranks.pp
+        for local in range(per_stage):
+            for name in LAYERS:
+                yield stage * per_stage + local, name, tp_rank, f"transformer.layers.{local}.{name}", tensors
+
+
+def expected(truth, layer, name, ranks, tp_rank):
+    return judge.rank_weight(truth, layer, name, ranks.tp, tp_rank, model.HEADS, model.KV_HEADS)
+
+
+def tolerance(form: str, name: str, want: np.ndarray, tensors, key: str) -> np.ndarray:
+    if not form.endswith(("fp8", "fp8-kv")) or name != "attention.qkv":
+        # float32 arithmetic in another order; `zero` is float16, the codes are not.
+        return np.abs(want).max() * (1e-3 if form in ("gptq-asym", "gptq-v2", "awq") else 1e-6)
+    # Q, K and V get one scale: half a step of FP8, which has 3 bits behind the leading one.
+    step = tensors[f"{key}.weights_scaling_factor"][0]
+    return np.maximum(np.abs(want) * 2**-4, step * 2**-10) * 1.0001
+
+
+@pytest.mark.parametrize("ranks", RANKS, ids=["tp1", "tp2", "pp2", "tp4"])
+@pytest.mark.parametrize("form", PORTABLE)
+def test_every_layer_of_every_rank_stands_for_the_sources_numbers(tmp_path, form, ranks):
+    source = model.write(tmp_path / "hf", model.FORMATS[form])
+    checkpoint = converted(source.folder, ranks=ranks)
+    assert verify(checkpoint.folder) == []
+    quantization = checkpoint.config["quantization"]
+    for layer, name, tp_rank, key, tensors in weights(checkpoint, ranks):
+        want = expected(source.truth, layer, name, ranks, tp_rank)
+        got = judge.dequantized(tensors, key, quantization)
+        assert got.shape == want.shape
+        assert (np.abs(got - want) <= tolerance(form, name, want, tensors, key)).all(), key
+
+
+@pytest.mark.parametrize("target_sm", [80, 90])
+@pytest.mark.parametrize("ranks", RANKS, ids=["tp1", "tp2", "pp2", "tp4"])
+@pytest.mark.parametrize("form", INT4)
+def test_baked_weights_stand_for_the_sources_numbers(tmp_path, form, ranks, target_sm):
+    source = model.write(tmp_path / "hf", model.FORMATS[form])
+    checkpoint = converted(source.folder, ranks=ranks, target_sm=target_sm)
+    assert verify(checkpoint.folder) == []
+    assert checkpoint.config["trtkit"]["target_sm"] == target_sm
+    for layer, name, tp_rank, key, tensors in weights(checkpoint, ranks):
+        if target_sm == 90:
+            codes = judge.transposed_codes(tensors[f"{key}.weight"])
+        else:
+            codes = judge.interleaved_codes(tensors[f"{key}.weight"]).astype(int) - 8
+        scales, zeros = (
+            tensors[f"{key}.{part}"].astype(np.float32).T for part in ("weights_scaling_factor", "zero")
+        )
+        got = codes * np.repeat(scales, 64, axis=1) + np.repeat(zeros, 64, axis=1)
+        want = expected(source.truth, layer, name, ranks, tp_rank)
+        assert np.abs(got - want).max() <= np.abs(want).max() * 2e-3, key
+
+
+@pytest.mark.parametrize("form", ["ct-fp8", "ct-fp8-dynamic", "modelopt-int4", "gptq-asym"])
+@pytest.mark.parametrize("ranks", [Parallelism(), Parallelism(tp=2)], ids=["tp1", "tp2"])
+def test_fused_layers_swap_their_halves_with_their_scales(tmp_path, form, ranks):
+    config = {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "partial_rotary_factor": 1.0}
+    fused = model.Format(model.FORMATS[form].block, model.FORMATS[form].layer, model.FORMATS[form].key,
+                         ("self_attn.k_scale", "self_attn.v_scale") if form == "ct-fp8" else None)  # fmt: skip
+    source = model.write(tmp_path / "hf", fused, layers=model.PHI3, config=config)
+    checkpoint = converted(source.folder, ranks=ranks)
+    assert verify(checkpoint.folder) == []
+    for rank in range(ranks.tp):
+        tensors = model.load(checkpoint.folder / f"rank{rank}.safetensors")
+        got = judge.dequantized(tensors, "transformer.layers.1.mlp.fc", checkpoint.config["quantization"])
+        gate, up = np.split(source.truth["model.layers.1.mlp.gate_up_proj"], 2)
+        want = np.concatenate([np.split(half, ranks.tp)[rank] for half in (up, gate)])
+        assert np.abs(got - want).max() <= np.abs(want).max() * 1e-3
+
+
+@pytest.mark.parametrize("case", sorted(path.name for path in GOLDEN.iterdir()))
+def test_the_reference_converter_writes_the_same_bytes(tmp_path, case):
+    reference = json.loads((GOLDEN / case / "config.json").read_text())
+    (tmp_path / "hf").symlink_to(GOLDEN / case / "source")
+    target_sm = 80 if case.endswith("_sm80") else None
+    checkpoint = converted(tmp_path / "hf", dtype=reference["dtype"], target_sm=target_sm)
+    wanted = json.loads((GOLDEN / case / "expected.json").read_text())["tensors"]
+    tensors = {
+        name: {
+            "dtype": checkpoint.info(name).dtype,
+            "shape": list(checkpoint.info(name).shape),
+            "sha256": hashlib.sha256(checkpoint.tensor(name).tobytes()).hexdigest(),
+        }
+        for name in checkpoint.names
+        if name in wanted
+    }
+    assert tensors == wanted
+    assert set(checkpoint.names) - set(wanted) == {"lm_head.weight", "transformer.vocab_embedding.weight"}
+    assert checkpoint.config["quantization"].items() <= reference["quantization"].items()
+
+
+@pytest.mark.parametrize("form", ["ct-fp8", "modelopt-fp8-kv"])
+def test_the_kv_cache_gets_the_larger_of_the_two_scales_on_every_layer(tmp_path, form):
+    checkpoint = converted(model.write(tmp_path / "hf", model.FORMATS[form]).folder, ranks=Parallelism(tp=4))
+    assert checkpoint.config["quantization"]["kv_cache_quant_algo"] == "FP8"
+    for rank in range(4):
+        tensors = model.load(checkpoint.folder / f"rank{rank}.safetensors")
+        for layer in range(2):
+            name = f"transformer.layers.{layer}.attention.kv_cache_scaling_factor"
+            assert tensors[name].tolist() == [2.5]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("self_attn.k_proj.k_scale", "self_attn.v_proj.v_scale"),
+        ("self_attn.k_proj.output_scale", "self_attn.v_proj.output_scale"),
+        ("self_attn.attn.k_scale", "self_attn.attn.v_scale"),
+        ("self_attn.kv_scale",),
+    ],
+)
+def test_scales_of_the_kv_cache_are_found_under_all_their_names(tmp_path, names):
+    form = model.Format(model.FORMATS["ct-fp8"].block, model.FORMATS["ct-fp8"].layer, kv_names=names)
+    checkpoint = converted(model.write(tmp_path / "hf", form).folder)
+    scale = checkpoint.tensor("transformer.layers.1.attention.kv_cache_scaling_factor")
+    assert scale.tolist() == [0.5 + len(names)]
+
+
+def test_scales_of_activations_before_int4_weights_reach_the_engine(tmp_path):
+    def edit(tensors):
+        for layer in range(2):
+            tensors[f"model.layers.{layer}.mlp.down_proj.pre_quant_scale"] = np.linspace(
+                0.5, 2, 512, dtype=np.float16
+            )
+
+    checkpoint = converted(
+        model.write(tmp_path / "hf", model.FORMATS["modelopt-int4"], edit=edit).folder,
+        ranks=Parallelism(tp=2),
+    )
+    parts = [model.load(checkpoint.folder / f"rank{rank}.safetensors") for rank in range(2)]
+    name = "transformer.layers.1.{}.prequant_scaling_factor"
+    whole = np.concatenate([tensors[name.format("mlp.proj")] for tensors in parts])
+    assert (whole == np.linspace(0.5, 2, 512, dtype=np.float16)).all()
+    assert (parts[0][name.format("mlp.fc")] == 1).all()
