@@ -227,6 +227,21 @@ def test_flags_of_another_kind_are_refused_by_the_weights(falcon, tmp_path, kind
     assert list(tmp_path.iterdir()) == [folder]
 
 
+def test_the_fix_for_biases_names_the_familys_own_key(tmp_path):
+    folder = write_model(tmp_path / "hf", KINDS["7b"] | {"bias": True}, shapes("7b", KINDS["7b"]))
+    with pytest.raises(ContractError, match=r"bias: the tensor is missing .*\n.*fix: bias is true"):
+        convert_model(folder)
+
+
+def test_all_matrices_have_a_bias_or_none_has(falcon):
+    def lose(tensors):
+        for layer in range(2):
+            del tensors[f"transformer.h.{layer}.mlp.dense_4h_to_h.bias"]
+
+    with pytest.raises(ContractError, match=r"but not mlp\.dense_4h_to_h\.bias: a FalconForCausalLM has all"):
+        convert_model(falcon("rw", edit=lose))
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
     [

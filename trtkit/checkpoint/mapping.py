@@ -20,8 +20,8 @@ FLOATS = ("bfloat16", "float16", "float32")
 _HEAD_DIMS = frozenset({Dim.Q, Dim.KV, Dim.QKV, Dim.HEAD})
 _LAYER_NUMBER = re.compile(r"\.(?:\d+|\{layer\})\.")
 _TWO_MODELS = "config.json and weights are from different models: take both from one place"
-_BIASES = (When.ATTN_BIAS, When.MLP_BIAS)
-_FLAGS = {When.ATTN_BIAS: "attention_bias", When.MLP_BIAS: "mlp_bias", When.UNTIED: "tie_word_embeddings"}
+_BIASES = {When.ATTN_BIAS: "attn_bias", When.MLP_BIAS: "mlp_bias"}
+"""Biases and the field of ``ModelConfig`` that says whether they are there."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,9 @@ def _source_problems(
             info = tensors[found[0]] if found else None
             if info is None:
                 if not part.optional:
-                    yield Problem("the tensor is missing", key=part.name, hint=_missing_hint(target.rule))
+                    yield Problem(
+                        "the tensor is missing", key=part.name, hint=_missing_hint(target.rule, config)
+                    )
             elif len(found) > 1:
                 message = f"is there under another name too: {', '.join(found[1:])}"
                 yield Problem(message, key=found[0], hint="remove the one that the model was not made with")
@@ -147,14 +149,13 @@ def _source_problems(
                 yield Problem(message, key=info.name, hint=hint)
 
 
-def _missing_hint(rule: TensorRule) -> str:
+def _missing_hint(rule: TensorRule, config: ModelConfig) -> str:
     if rule.when is When.UNTIED:
         return (
             "tie_word_embeddings is false, so the head has weights of its own: download the checkpoint whole, or "
             "set tie_word_embeddings to true in config.json if the model was trained that way"
         )
-    if rule.when in _FLAGS:
-        flag = _FLAGS[rule.when]
+    if flag := _flag(config, rule.when):
         return f"{flag} is true, by config.json or by its class: make it false if there are no such biases"
     return "download the checkpoint whole"
 
@@ -179,7 +180,7 @@ def _leftovers(
     used = {name for part in parts for name in part.names}
     used |= set(tied_copies(config, tensors))
     ignored = [pattern.removeprefix(prefix) for pattern in architecture_of(config).ignored_tensors]
-    flags = {name: _FLAGS[when] for when in _BIASES for name in _bias_names(config, when)}
+    flags = {name: _flag(config, when) for when in _BIASES for name in _bias_names(config, when)}
     for name in tensors:
         if (
             name in used
@@ -205,6 +206,12 @@ def _uneven_biases(
             message = f"the layers have {found} but not {', '.join(lacking)}: a {config.architecture} has all or none"
             hint = "if the download is whole, the model is of another architecture, which cannot be converted"
             yield names, Problem(message, hint=hint)
+
+
+def _flag(config: ModelConfig, when: When) -> str:
+    """Return the family's key in ``config.json`` for biases; empty where the class alone decides."""
+    keys = architecture_of(config).keys[_BIASES[when]] if when in _BIASES else ()
+    return keys[0] if keys else ""
 
 
 def _bias_names(config: ModelConfig, when: When) -> list[str]:

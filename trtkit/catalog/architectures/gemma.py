@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from trtkit.catalog.architectures.architecture import Dim, Numeric, TensorRule, Window
+from trtkit.catalog.architectures.architecture import Dim, Numeric, TensorRule, When, Window
 from trtkit.catalog.architectures.fields import IGNORABLE, NEUTRAL
 from trtkit.catalog.architectures.llama import LLAMA
 from trtkit.catalog.architectures.rules import rms_norm
@@ -65,7 +65,7 @@ GEMMA = dataclasses.replace(
     neutral=NEUTRAL | {"bias": (False,), "mlp_bias": (False,), "use_sliding_window": (True,)},
     ignorable=(IGNORABLE | {"cache_implementation"}) - {"use_sliding_window"},
     adapt=_gelu,
-    tensors=tuple(map(_centred, LLAMA.tensors)),
+    tensors=tuple(_centred(rule) for rule in LLAMA.tensors if rule.when is not When.MLP_BIAS),
     shares_embedding=True,
     pads_vocab=False,
 )

@@ -95,6 +95,11 @@ _FUSED = (
 )
 _REPLACED = (_TRT + "attention.qkv.", _TRT + "mlp.fc.", _TRT + "mlp.gate.")
 
+
+def _is_kept(rule: TensorRule) -> bool:
+    return not rule.target.startswith(_REPLACED) and not rule.target.endswith(".bias")
+
+
 PHI3 = dataclasses.replace(
     LLAMA,
     name="Phi3ForCausalLM",
@@ -131,7 +136,7 @@ PHI3 = dataclasses.replace(
     engine_config=_engine_config,
     engine_keys=("rotary_pct",),
     model_fields=_model_fields,
-    tensors=(*(rule for rule in LLAMA.tensors if not rule.target.startswith(_REPLACED)), *_FUSED),
+    tensors=(*filter(_is_kept, LLAMA.tensors), *_FUSED),
     window=Window.ALL_LAYERS,
     max_pp=1,
 )
