@@ -73,7 +73,7 @@ def backend_runs_rope(contract: Contract, model: ModelConfig, plan: Plan) -> Ite
             f"the {name} back end does not run this model's {kind} rotary scaling (rope_type in config.json)"
         )
         yield Problem(message, "model.source", f"use a model with {' or '.join(known)} scaling, or none")
-    original = scaling.get("original_max_position_embeddings")
+    original = scaling.get("original_max_position_embeddings", 0)
     if kind == "longrope" and not BACKENDS[name].all_attention and plan.limits.max_seq_len > original:
         message = (
             f"beyond {original} tokens LongRoPE has other angles, which the {name} back end does not run"
