@@ -150,6 +150,22 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     return tensors
 
 
+def read_metadata(path: Path) -> dict[str, str]:
+    """Return the texts that a file says about itself.
+
+    Raises:
+        InputError: The header is no JSON object.
+    """
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        text = file.read(min(size, _MAX_HEADER_BYTES))
+    try:
+        found = json.loads(text).get("__metadata__", {})
+        return {key: str(value) for key, value in found.items()}
+    except (ValueError, AttributeError) as error:
+        raise InputError("the header is not a JSON object", path=path, hint=_DOWNLOAD_AGAIN) from error
+
+
 def _check_header_length(path: Path, header_bytes: int, size: int) -> None:
     if 8 + header_bytes <= size and header_bytes <= _MAX_HEADER_BYTES and size >= 8:
         return
@@ -222,11 +238,14 @@ class SafetensorsWriter:
                 writer.write(spec, chunks_of(spec))
     """
 
-    def __init__(self, path: Path, specs: Iterable[TensorSpec]) -> None:
+    def __init__(
+        self, path: Path, specs: Iterable[TensorSpec], metadata: Mapping[str, str] | None = None
+    ) -> None:
         self.order: Sequence[TensorSpec] = sorted(
             specs, key=lambda spec: (-numpy_dtype(spec.dtype).itemsize, spec.name)
         )
         self._path = path
+        self._metadata = {"format": "pt", **(metadata or {})}
         self._missing = {spec.name: spec.nbytes for spec in self.order}
         self._offsets: dict[str, int] = {}
         self._file: FileIO
@@ -238,7 +257,7 @@ class SafetensorsWriter:
 
     def __enter__(self) -> Self:
         """Create the file at its full size and write its header."""
-        header = _header(self.order)
+        header = _header(self.order, self._metadata)
         position = len(header)
         for spec in self.order:
             self._offsets[spec.name] = position
@@ -299,8 +318,8 @@ class SafetensorsWriter:
             os.fsync(self._file.fileno())
 
 
-def _header(order: Sequence[TensorSpec]) -> bytes:
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+def _header(order: Sequence[TensorSpec], metadata: Mapping[str, str]) -> bytes:
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
     for spec in order:
         begin, end = end, end + spec.nbytes
