@@ -27,6 +27,8 @@ def read_compressed_tensors(block: Mapping[str, Any]) -> Quantized:
     _check_sparsity(block)
     if block.get("transform_config"):
         raise ValueError("transform_config asks for rotations at run time, which engines do not have")
+    if block.get("moe_sparsity_config"):
+        raise ValueError("moe_sparsity_config leaves experts out, which engines do not")
     group = _only_group(block)
     weights, skips = section(group, "weights"), by_name_or_regex(block.get("ignore"))
     if weights is None:
@@ -86,7 +88,7 @@ def _int4(
     _format(name, ("pack-quantized",))
     if inputs is not None:
         raise ValueError("weights are int 4 and activations are quantized too, which has no counterpart")
-    expect(weights, "strategy", ("group",))
+    expect(weights, "strategy", ("group",), default="group")
     if weights.get("actorder") not in {None, False, "weight", "static"}:
         order = weights["actorder"]
         raise ValueError(

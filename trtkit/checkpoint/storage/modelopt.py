@@ -26,7 +26,7 @@ def read_modelopt(block: Mapping[str, Any]) -> Quantized:
     if algorithm == "FP8":
         return Quantized("ModelOpt", ("fp8",), "FP8", fp8_tensors, skips, kv_cache)
     expect(block, "has_zero_point", (False,), default=False)
-    size = group_size(block.get("group_size", _group(block)))
+    size = group_size(_group(block) if block.get("group_size") is None else block["group_size"])
     return Quantized(
         "ModelOpt",
         ("int4-awq",),
