@@ -40,7 +40,7 @@ JOINED = {
     "mlp.proj": ("mlp.down_proj",),
 }
 ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "W4A16_AWQ")
-GOLDEN = Path("/work/shared/golden")
+MODELOPT = Path(__file__).parents[1] / "golden" / "quantized" / "llama_w2_mo_fp8_fp8kv_tp1" / "source"
 
 
 def read(folder: Path) -> dict[str, np.ndarray]:
@@ -190,11 +190,9 @@ def test_importing_an_export_gives_the_checkpoint_again(make, tmp_path, algorith
         assert again.tensor(name).tobytes() == checkpoint.tensor(name).tobytes(), name
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason="the reference converter's checkpoints are not here")
 def test_a_modelopt_checkpoint_comes_back_but_for_the_scales_that_joining_merges(tmp_path):
-    source = GOLDEN / "sources" / "llama_w2_mo_fp8_fp8kv"
-    checkpoint = plainly(source, tmp_path / "trtllm", recipe=TakenOver(HfCheckpoint.open(source).storage))
-    before, after = read(source), export(checkpoint, source, tmp_path / "out")
+    checkpoint = plainly(MODELOPT, tmp_path / "trtllm", recipe=TakenOver(HfCheckpoint.open(MODELOPT).storage))
+    before, after = read(MODELOPT), export(checkpoint, MODELOPT, tmp_path / "out")
     assert {name: (v.dtype, v.shape) for name, v in before.items()} == {
         name: (v.dtype, v.shape) for name, v in after.items()
     }
@@ -204,7 +202,7 @@ def test_a_modelopt_checkpoint_comes_back_but_for_the_scales_that_joining_merges
     assert changed <= {
         f"{name}.{part}" for name in merged for part in ("weight", "weight_scale", "input_scale")
     }
-    config = [json.loads((folder / "config.json").read_text()) for folder in (source, tmp_path / "out")]
+    config = [json.loads((folder / "config.json").read_text()) for folder in (MODELOPT, tmp_path / "out")]
     for each in config:
         del each["quantization_config"]["producer"]
     assert config[0] == config[1]

@@ -14,7 +14,7 @@ from trtkit.catalog.parallel import ONE_RANK
 from trtkit.catalog.schemes import KV_CACHE_SCALE, SCHEMES
 from trtkit.checkpoint.cast import cast, cast_chunks
 from trtkit.checkpoint.hf import HfCheckpoint
-from trtkit.checkpoint.hf_export.folding import folded, is_folded, norm_scales
+from trtkit.checkpoint.hf_export.folding import SMOOTHED, folded, is_folded, norm_scales
 from trtkit.checkpoint.hf_export.formats import FORMATS, PREQUANT
 from trtkit.checkpoint.hf_export.tensors import HfTensor, split_part
 from trtkit.checkpoint.jobs import Layout, plain_jobs
@@ -125,8 +125,7 @@ class Contents:
             yield self._norm(tensor, self.scales[norm])
         elif self._is_same(tensor):
             yield from (self._copy(source, tensor.target.rule) for source in tensor.plain)
-        elif self._algorithm is not None and norm.endswith("layernorm"):
-            # Smoothing changes the norms before quantized layers.
+        elif self._algorithm is not None and norm.rpartition(".")[2] in SMOOTHED:
             yield self._norm(tensor, None)
         else:
             names = ", ".join(source.name for source in tensor.sources[:3])

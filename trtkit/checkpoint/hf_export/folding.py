@@ -29,6 +29,8 @@ _NORMS = {
     ),
 }
 _NORMS["mlp.gate"] = _NORMS["mlp.fc"]
+SMOOTHED = frozenset(norm for norms in _NORMS.values() for norm in norms)
+"""Norms that quantization may change: those before linear layers."""
 
 
 def is_folded(tensor: MappedTensor) -> bool:
