@@ -17,7 +17,7 @@ from trtkit.catalog.architectures.architecture import Arrange
 from trtkit.checkpoint.blocks import row_order
 from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.expected import architecture_of
-from trtkit.checkpoint.kernels import Floats
+from trtkit.checkpoint.kernels import Floats, Kernels
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.safetensors import TensorInfo, read_header
 from trtkit.errors import ContractError, InputError, Problem
@@ -111,7 +111,10 @@ class ActRange:
         if info.shape != (rows,):
             yield Problem(f"has the shape {list(info.shape)}, the layer has {rows} rows", name, _AGAIN)
             return
-        found = np.concatenate([block_amax(block, 1) for block in linear.blocks() if block.row < rows])
+        kernels = Kernels()
+        found = np.concatenate(
+            [block_amax(kernels, block, 1) for block in linear.blocks() if block.row < rows]
+        )
         if not np.allclose(found[:rows], info.read().astype(np.float32), rtol=_CLOSE, atol=1e-6):
             message = "the largest weights of the rows are not those of the source"
             yield Problem(message, name, "the ranges are of another model: " + _AGAIN)

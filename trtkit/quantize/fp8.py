@@ -15,7 +15,7 @@ import numpy as np
 
 from trtkit.catalog.schemes import SCHEMES
 from trtkit.checkpoint.jobs import Job, Layout, Piece, Target
-from trtkit.checkpoint.kernels import FP8_MAX, Floats, to_float8, widen
+from trtkit.checkpoint.kernels import FP8_MAX, Floats, Kernels
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.errors import Problem
 from trtkit.plan.types import QuantPlan
@@ -70,23 +70,24 @@ class _Quantize:
         return tuple(target for parts in self.parts for target in parts.values())
 
     def run(self) -> Iterator[Piece]:
-        scale = _scale(self._amax())
+        kernels = Kernels()
+        scale = _scale(self._amax(kernels))
         for linear, parts in zip(self.linears, self.parts, strict=True):
             yield parts["weights_scaling_factor"], 0, scale[:, None]
             yield parts["activation_scaling_factor"], 0, scalar(self.activation_scale)
             for block in linear.blocks():
-                values = widen(block.values)
+                values = kernels.widen(block.values)
                 values /= scale[block.row // linear.rows]
-                yield parts["weight"], block.row, to_float8(values)
+                yield parts["weight"], block.row, kernels.to_float8(values)
 
-    def _amax(self) -> Floats:
+    def _amax(self, kernels: Kernels) -> Floats:
         """Return the largest magnitude of each expert's weights, or of all of them."""
         shape = self.linears[0].tensor.target.shape
         largest = np.zeros(shape[0] if len(shape) > 2 else 1, np.float32)
         for linear in self.linears:
             for block in linear.blocks():
                 expert = block.row // linear.rows
-                largest[expert] = max(largest[expert], block_amax(block, 1).max())
+                largest[expert] = max(largest[expert], block_amax(kernels, block, 1).max())
         return largest
 
 

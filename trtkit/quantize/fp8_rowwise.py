@@ -14,7 +14,7 @@ import numpy as np
 
 from trtkit.catalog.schemes import SCHEMES, LayerPart
 from trtkit.checkpoint.jobs import Job, Layout, Piece, Target
-from trtkit.checkpoint.kernels import FP8_MAX, to_float8, widen
+from trtkit.checkpoint.kernels import FP8_MAX, Kernels
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.errors import Problem
 from trtkit.plan.types import QuantPlan
@@ -89,9 +89,10 @@ class _QuantizeRows:
         return (self.weight, self.scale)
 
     def run(self) -> Iterator[Piece]:
+        kernels = Kernels()
         for block in self.linear.blocks():
-            scale = np.maximum(block_amax(block, 1) / np.float32(FP8_MAX), _SMALLEST_SCALE)[:, None]
-            values = widen(block.values)
+            scale = np.maximum(block_amax(kernels, block, 1) / np.float32(FP8_MAX), _SMALLEST_SCALE)[:, None]
+            values = kernels.widen(block.values)
             values /= scale
-            yield self.weight, block.row, to_float8(values)
+            yield self.weight, block.row, kernels.to_float8(values)
             yield self.scale, block.row, scale

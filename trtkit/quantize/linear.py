@@ -11,7 +11,7 @@ import numpy as np
 from trtkit.catalog.schemes import Scheme
 from trtkit.checkpoint.blocks import row_blocks
 from trtkit.checkpoint.jobs import Job, Layout, Target, plain_jobs
-from trtkit.checkpoint.kernels import Floats, amax
+from trtkit.checkpoint.kernels import Floats, Kernels
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.safetensors import Array, TensorInfo
 from trtkit.errors import Problem
@@ -69,13 +69,13 @@ def local_name(tensor: MappedTensor) -> str:
     return tensor.target.name.split(".", 3)[-1] if tensor.target.layer is not None else tensor.target.name
 
 
-def block_amax(block: Block, axis: int) -> Floats:
+def block_amax(kernels: Kernels, block: Block, axis: int) -> Floats:
     """Return the largest magnitudes of a block along ``axis``.
 
     Raises:
         InputError: There is NaN or infinity in it.
     """
-    return amax(block.values, axis, name=block.source.name, path=block.source.path)
+    return kernels.amax(block.values, axis, name=block.source.name, path=block.source.path)
 
 
 def linears(mapped: Sequence[MappedTensor], layout: Layout) -> list[Linear]:

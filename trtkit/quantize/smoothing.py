@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from trtkit.checkpoint.kernels import Floats, to_float16_grid, widen
+from trtkit.checkpoint.kernels import Floats, Kernels
 from trtkit.checkpoint.safetensors import Array
 from trtkit.quantize.linear import Block, Linear, block_amax
 
@@ -29,12 +29,12 @@ def smoother(inputs: Floats, weights: Floats, alpha: float) -> Doubles:
     return np.where(inputs > 0, scale, 1.0)
 
 
-def column_amax(linears: Sequence[Linear]) -> Floats:
+def column_amax(kernels: Kernels, linears: Sequence[Linear]) -> Floats:
     """Return the largest magnitude of each column of layers that read the same input; reads all of them."""
     largest = np.zeros(linears[0].tensor.target.shape[-1], np.float32)
     for linear in linears:
         for block in linear.blocks():
-            np.maximum(largest, block_amax(block, 0), out=largest)
+            np.maximum(largest, block_amax(kernels, block, 0), out=largest)
     return largest
 
 
@@ -46,14 +46,15 @@ class Smoothed:
     bfloat16 has 8 bits, too few for what int8 is made of, and becomes float32.
     """
 
+    kernels: Kernels
     scale: Doubles
     half: bool
 
     def __call__(self, block: Block) -> Floats:
         """Return a block of them."""
-        values = widen(block.values)
+        values = self.kernels.widen(block.values)
         if self.half:
-            return to_float16_grid((values * self.scale).astype(np.float32))
+            return self.kernels.to_float16_grid((values * self.scale).astype(np.float32))
         values *= self.scale.astype(np.float32)
         return values
 
@@ -90,9 +91,3 @@ def _steps(largest: Array) -> tuple[Array, Array]:
     # PyTorch divides a number by a tensor as the reciprocal times the number.
     count = one / largest * top
     return count, one / count
-
-
-def to_int8(values: Floats) -> npt.NDArray[np.int8]:
-    """Return values within ±127.4 rounded to nearest even."""
-    np.rint(values, out=values)
-    return values.astype(np.int8)

@@ -17,7 +17,7 @@ import numpy as np
 from trtkit.catalog.schemes import SCHEMES, Scheme
 from trtkit.checkpoint.cast import cast
 from trtkit.checkpoint.jobs import Job, Layout, Piece, Target, plain_jobs
-from trtkit.checkpoint.kernels import Floats, to_float16_grid, widen
+from trtkit.checkpoint.kernels import Floats, Kernels
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.errors import Problem
 from trtkit.plan.types import QuantPlan
@@ -41,7 +41,6 @@ from trtkit.quantize.smoothing import (
     row_amax,
     smoother,
     steps,
-    to_int8,
 )
 
 _Quantizing = Generator[Piece, None, tuple[Floats, Floats]]
@@ -176,15 +175,15 @@ class _Smooth:
         return (*found, *([self.input_scale] if self.input_scale else []))
 
     def run(self) -> Iterator[Piece]:
-        inputs = self.recipe.ranges.inputs(self.group)
-        scale = smoother(inputs, column_amax(self.group), self.recipe.alpha)
-        yield from self._norms(scale)
+        kernels, inputs = Kernels(), self.recipe.ranges.inputs(self.group)
+        scale = smoother(inputs, column_amax(kernels, self.group), self.recipe.alpha)
+        yield from self._norms(kernels, scale)
         # Reciprocal first, as PyTorch does.
         to_int = 1 / float((inputs / scale).max()) * 127
         if self.input_scale is not None:
             dynamic = self.recipe.mode.per_token
             yield self.input_scale, 0, scalar(1.0 if dynamic else to_int)
-        smoothed = Smoothed(scale, is_half(self.group))
+        smoothed = Smoothed(kernels, scale, is_half(self.group))
         for linear, parts in zip(self.group, self.parts, strict=True):
             if "smoother" in parts:
                 yield parts["smoother"], 0, scale.astype(np.float32)[None]
@@ -194,12 +193,14 @@ class _Smooth:
                 count, size = yield from _whole(linear, parts["weight"], smoothed)
             yield from self._scales(linear, parts, count, size, to_int)
 
-    def _norms(self, scale: Doubles) -> Iterator[Piece]:
+    def _norms(self, kernels: Kernels, scale: Doubles) -> Iterator[Piece]:
         for tensor in self.norms:
             target, info = self.group[0].layout.whole(tensor.target), tensor.plain[0]
-            values = ((widen(info.read()) + np.float32(tensor.target.rule.plus)) / scale).astype(np.float32)
+            values = ((kernels.widen(info.read()) + np.float32(tensor.target.rule.plus)) / scale).astype(
+                np.float32
+            )
             if info.dtype == "float16":
-                values = to_float16_grid(values)
+                values = kernels.to_float16_grid(values)
             yield target, 0, cast(values, target.dtype, name=info.name, path=info.path)[:, None]
 
     def _scales(
@@ -224,7 +225,7 @@ def _rows(linear: Linear, weight: Target, smoothed: Smoothed) -> _Quantizing:
         values = smoothed(block)
         found.append(steps(row_amax(values), half=smoothed.half))
         values *= found[-1][0][:, None]
-        yield weight, block.row, to_int8(values)
+        yield weight, block.row, smoothed.kernels.to_int8(values)
     counts, sizes = zip(*found, strict=True)
     return np.concatenate(counts), np.concatenate(sizes)
 
@@ -251,6 +252,7 @@ def _whole(linear: Linear, weight: Target, smoothed: Smoothed) -> _Quantizing:
         else:
             values *= count[rows, None]
         # PyTorch's product of float16 and one float32, or of two float16, is float16.
-        rounds = smoothed.half and (divides or len(each) == 1)
-        yield weight, block.row, to_int8(to_float16_grid(values) if rounds else values)
+        if smoothed.half and (divides or len(each) == 1):
+            values = smoothed.kernels.to_float16_grid(values)
+        yield weight, block.row, smoothed.kernels.to_int8(values)
     return count, size

@@ -15,7 +15,7 @@ import numpy as np
 
 from trtkit.catalog.schemes import SCHEMES
 from trtkit.checkpoint.jobs import Job, Layout, Piece, Target
-from trtkit.checkpoint.kernels import Floats, widen
+from trtkit.checkpoint.kernels import Floats, Kernels
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.safetensors import Array, numpy_dtype
 from trtkit.errors import Problem
@@ -31,7 +31,7 @@ from trtkit.quantize.linear import (
     scalar,
 )
 from trtkit.quantize.sharing import sharing_input
-from trtkit.quantize.smoothing import Doubles, column_amax, row_amax, smoother, to_int8
+from trtkit.quantize.smoothing import Doubles, column_amax, row_amax, smoother
 
 ALGORITHM = "W8A8_SQ_PER_CHANNEL"
 _LIMITS = {"float16": (2.0**-14, 65504.0)}
@@ -91,19 +91,20 @@ class _Smooth:
         return tuple(target for parts in self.parts for target in parts.values())
 
     def run(self) -> Iterator[Piece]:
-        factor = _prequant(smoother(self.inputs, column_amax(self.group), self.alpha), self.dtype)
+        kernels = Kernels()
+        factor = _prequant(smoother(self.inputs, column_amax(kernels, self.group), self.alpha), self.dtype)
         rounded = factor.astype(np.float32)
         activation = float((self.inputs * rounded).max() / np.float32(127))
         for linear, parts in zip(self.group, self.parts, strict=True):
             yield parts["prequant_scaling_factor"], 0, factor[:, None]
             yield parts["activation_scaling_factor"], 0, scalar(activation)
             for block in linear.blocks():
-                values = widen(block.values)
+                values = kernels.widen(block.values)
                 values /= rounded
                 largest = row_amax(values)
                 scale = np.where(largest > 0, largest / np.float32(127), np.float32(1))[:, None]
                 values /= scale
-                yield parts["weight"], block.row, to_int8(values)
+                yield parts["weight"], block.row, kernels.to_int8(values)
                 yield parts["weights_scaling_factor"], block.row, scale
 
 
