@@ -30,6 +30,7 @@ from trtkit.checkpoint.safetensors import read_header
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint
 from trtkit.errors import InputError
 from trtkit.plan.resolve import quant_plan
+from trtkit.quantize.fp8_rowwise import Fp8Rowwise
 
 HIDDEN, Q, KV, INNER = 64, 64, 32, 128
 JOINED = {
@@ -380,19 +381,27 @@ def test_an_export_that_stops_half_way_leaves_nothing(tiny_llama, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "trtllm"]
 
 
-def test_one_step_leaves_the_export_alone(tiny_llama, tmp_path):
+@pytest.mark.parametrize(
+    ("recipe", "dtype"),
+    [
+        (Plain(quant_plan("none")), "float16"),
+        (Fp8Rowwise(quant_plan("fp8-rowwise"), clamp=None), "float8_e4m3fn"),
+    ],
+    ids=["plain", "quantizing"],
+)
+def test_one_step_leaves_the_export_alone(tiny_llama, tmp_path, recipe, dtype):
     source, stages = HfCheckpoint.open(tiny_llama()), []
-    recipe = Plain(quant_plan("none"))
-    report = convert_to_hf(
-        source,
-        tmp_path / "out",
-        dtype="float16",
-        recipe=recipe,
-        progress=lambda stage, *_: stages.append(stage),
-    )
+
+    def progress(stage, done, total):
+        stages.append(stage)
+
+    report = convert_to_hf(source, tmp_path / "out", dtype="float16", recipe=recipe, progress=progress)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["hf", "out"]
-    assert report.tensors == len(source.tensors)
     assert list(dict.fromkeys(stages)) == ["convert", "export"]
+    tensors = read(tmp_path / "out")
+    assert tensors["model.layers.0.mlp.up_proj.weight"].dtype == dtype
+    assert tensors["model.norm.weight"].dtype == np.float16
+    assert (report.tensors, report.bytes_written) == (len(tensors), sum(v.nbytes for v in tensors.values()))
 
 
 def test_one_step_refuses_a_recipe_without_a_form_before_it_works(tiny_llama, tmp_path):

@@ -145,12 +145,12 @@ class Contents:
     def _is_same(self, tensor: MappedTensor) -> bool:
         """Compare a tensor with what conversion makes of its sources."""
         (job,) = plain_jobs([tensor], Layout(self.source.config, self.dtype, ONE_RANK))
-        kept = self.checkpoint.tensor(tensor.target.name)
-        table = kept.reshape(-1, kept.shape[-1] if kept.ndim > 1 else 1)
-        return all(
-            np.array_equal(_bits(values), _bits(table[row : row + len(values)]))
-            for _, row, values in job.run()
-        )
+        info = self.checkpoint.info(tensor.target.name)
+        for _, row, values in job.run():
+            (kept,) = info.rows([range(row, row + len(values))], chunk_bytes=values.nbytes)
+            if not np.array_equal(_bits(values), _bits(kept)):
+                return False
+        return True
 
 
 def _constant(name: str, values: Array) -> HfTensor:
