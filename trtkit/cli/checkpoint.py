@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,11 @@ def register(app: typer.Typer) -> None:
     """Add the verbs."""
     app.command("convert")(convert)
     app.command("verify")(verify)
+
+
+class _Form(str, enum.Enum):
+    TRTLLM = "trtllm"
+    HF = "hf"
 
 
 def convert(
@@ -105,15 +111,19 @@ def convert(
             rich_help_panel=_QUANTIZATION,
         ),
     ] = None,
+    export: Annotated[
+        _Form,
+        typer.Option(help="trtllm for engines; hf for TensorRT-LLM's PyTorch back end, vLLM and Edge-LLM."),
+    ] = _Form.TRTLLM,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, write nothing.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Convert a checkpoint to TensorRT-LLM's format."""
+    """Convert a checkpoint to TensorRT-LLM's format, or to a quantized Hugging Face folder."""
     from dataclasses import asdict
 
     from trtkit.catalog.parallel import Parallelism
     from trtkit.engine.store import Store
-    from trtkit.flow.convert import ConvertOptions, prepare_source
+    from trtkit.flow.convert import ConvertOptions, prepare_source, run
 
     options = ConvertOptions(
         weights=weights.value if weights else None,
@@ -130,7 +140,7 @@ def convert(
     with progress() as report:
         conversion = prepare_source(source, options, Store(), report)
         warn(conversion.source.warnings)
-        done = None if dry_run else conversion.run(out, report)
+        done = None if dry_run else run(conversion, out, export.value, report)
     if output is Output.JSON:
         show_json(
             {

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
-from trtkit.checkpoint.convert import Conversion, prepare
+from trtkit.checkpoint.convert import Conversion, ConversionReport, prepare
 from trtkit.checkpoint.forms.taken_over import TakenOver, take_over
 from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.hf_export.export import HfExportReport, convert_to_hf
+from trtkit.checkpoint.hf_export.formats import find_format
 from trtkit.checkpoint.progress import Progress
 from trtkit.checkpoint.recipe import Recipe
 from trtkit.checkpoint.source import resolve as resolve_source
@@ -28,6 +30,10 @@ _OPTIONS = {
     "target_sm": "--target-sm",
 }
 """Keys of the contract, as the command line calls them."""
+
+
+FORMS = ("trtllm", "hf")
+"""TensorRT-LLM's checkpoint, or a Hugging Face folder in ModelOpt's form."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,28 @@ def choose_recipe(source: HfCheckpoint, options: ConvertOptions) -> Recipe:
             message, path=source.folder, hint="leave them out, or give the model that it was made from"
         )
     return take_over(source.storage, weights=weights, kv_cache=kv_cache, target_sm=target_sm)
+
+
+def run(conversion: Conversion, out: Path, form: str, report: Progress) -> ConversionReport | HfExportReport:
+    """Write a prepared conversion in one of :data:`FORMS`.
+
+    Raises:
+        InputError: It cannot be written in that form, or not there; nothing was written.
+        EnvironmentLacks: The disk is too full.
+    """
+    if form == FORMS[0]:
+        return conversion.run(out, report)
+    _check_exportable(conversion)
+    recipe, dtype = conversion.recipe, conversion.layout.dtype
+    return convert_to_hf(conversion.source, out, dtype=dtype, recipe=recipe, progress=report)
+
+
+def _check_exportable(conversion: Conversion) -> None:
+    ranks = conversion.layout.ranks.world
+    if ranks > 1:
+        message = f"a Hugging Face folder is for any number of ranks, and {ranks} were asked for"
+        raise InputError(message, hint="leave --tp and --pp out: programs that read it divide it themselves")
+    find_format(conversion.recipe.quantization, file="")
 
 
 def default_dtype(source: str) -> str:
