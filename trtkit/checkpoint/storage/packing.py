@@ -92,9 +92,11 @@ class AwqPacking:
     def codes(self, parts: Parts) -> Iterator[Codes]:
         """Transpose panel by panel."""
         for panel in _panels(parts["qweight"], unit=1):
-            columns = panel.shape[1]
-            nibbles = _nibbles(panel, self.order).reshape(-1, columns, 8)
-            yield nibbles.transpose(0, 2, 1).reshape(-1, columns) - np.int8(_MIDDLE)
+            words = panel.view(np.uint32)
+            rows = np.empty((len(panel), 8, panel.shape[1]), np.int8)
+            for place, nibble in enumerate(self.order):
+                rows[:, place] = (words >> np.uint32(4 * nibble)) & np.uint32(15)
+            yield rows.reshape(-1, panel.shape[1]) - np.int8(_MIDDLE)
 
     def scales(self, parts: Parts) -> Array:
         """Transpose."""
@@ -172,19 +174,19 @@ def _nibbles(words: Array, order: Sequence[int]) -> Codes:
 
 
 def _panels(info: TensorInfo, unit: int = _ROWS) -> Iterator[Array]:
-    """Yield the transposed matrix in blocks of a multiple of ``unit`` rows, which are half a panel at most.
-
-    A block of codes is twice as large as its int32 words.
-    """
+    """Yield the transposed matrix in blocks of a multiple of ``unit`` rows, whose codes stay in the cache."""
     row_bytes = info.shape[0] * numpy_dtype(info.dtype).itemsize
-    rows = max(unit, PANEL_BYTES // 2 // max(1, row_bytes) // unit * unit)
-    return info.panels(rows * row_bytes)
+    panel_rows = max(unit, PANEL_BYTES // max(1, row_bytes) // unit * unit)
+    # Every int32 becomes 8 codes of a byte each.
+    rows = max(unit, CHUNK_BYTES // 2 // max(1, row_bytes) // unit * unit)
+    for panel in info.panels(panel_rows * row_bytes):
+        yield from (panel[start : start + rows] for start in range(0, len(panel), rows))
 
 
 def _blocks(info: TensorInfo) -> Iterator[Array]:
     """Yield the rows in blocks of a multiple of 8."""
     row_bytes = info.shape[1] * numpy_dtype(info.dtype).itemsize
-    rows = max(_ROWS, CHUNK_BYTES // max(1, row_bytes) // _ROWS * _ROWS)
+    rows = max(_ROWS, CHUNK_BYTES // 2 // max(1, row_bytes) // _ROWS * _ROWS)
     return info.rows(chunk_bytes=rows * row_bytes)
 
 
