@@ -23,6 +23,7 @@ from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.forms.taken_over import TakenOver
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.hf_export import convert_to_hf, export_hf
+from trtkit.checkpoint.hf_export.folding import norm_scales
 from trtkit.checkpoint.hf_export.tensors import source_order, split_part
 from trtkit.checkpoint.mapping import map_tensors
 from trtkit.checkpoint.recipe import Plain
@@ -164,6 +165,17 @@ def test_layers_behind_one_norm_need_one_activation_scale(make):
 
     with pytest.raises(InputError, match=r"layers that follow .*post_layernorm have different"):
         make("W4A16_AWQ", edit=differ)
+
+
+def test_a_norm_before_experts_takes_no_scale_since_the_router_reads_it_too(tmp_path):
+    config = test_mixtral.MIXTRAL
+    source = HfCheckpoint.open(write_model(tmp_path / "hf", config, test_mixtral.shapes(config)))
+    checkpoint = plainly(source.folder, tmp_path / "trtllm")
+    some_vector = checkpoint.info("transformer.ln_f.weight")
+    name = "transformer.layers.0.mlp.fc.prequant_scaling_factor"
+    scaled = replace(checkpoint, ranks=({**checkpoint.tensors, name: some_vector},))
+    with pytest.raises(InputError, match=r"mlp\.fc\.weight follows no norm"):
+        norm_scales(map_tensors(source.config, source.tensors, file=""), scaled)
 
 
 def test_loaders_find_the_activation_scale_that_a_checkpoint_leaves_out(tiny_llama, tmp_path):

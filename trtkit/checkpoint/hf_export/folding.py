@@ -66,7 +66,8 @@ def folded(values: Array, scale: Array | None, plus: float) -> Array:
 
 def _norm_of(tensor: MappedTensor, norms: set[str], checkpoint: TrtllmCheckpoint) -> str:
     layer = tensor.target.name.split(_in_layer(tensor))[0]
-    for norm in _NORMS[_in_layer(tensor)]:
+    # The norm before experts feeds their router too.
+    for norm in () if tensor.target.rule.per_expert else _NORMS[_in_layer(tensor)]:
         if f"{layer}{norm}.weight" in norms:
             return layer + norm
     message = f"{tensor.target.name} follows no norm that could take its {PREQUANT}"
