@@ -37,7 +37,7 @@ def fit_problems(
 
 def _layer_problems(storage: Quantized, algorithm: str, tensor: MappedTensor) -> Iterator[Problem]:
     rule, name = tensor.target.rule, tensor.target.name
-    if rule.per_expert or ".shared_expert." in name:
+    if algorithm != "FP8" and (rule.per_expert or ".shared_expert." in name):
         message = f"{storage.method} layers of experts cannot be taken over as {algorithm}"
         yield Problem(message, key=name, hint=_ORIGINAL)
     elif rule.arrange is Arrange.TRANSPOSED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -24,27 +24,37 @@ _NAN = 0x7F
 def per_tensor(tensor: MappedTensor, layout: Layout) -> Mapping[str, Callable[[], Rows]]:
     """Return how each part of the layer is made.
 
-    Q, K and V are one layer in the engine: they get the largest of their scales, and those with a smaller one are
-    rounded again.
+    Sources that are one layer in the engine (Q, K and V; two branches of an expert) get the largest of their scales,
+    and those with a smaller one are rounded again. Experts share the scale of what goes in.
     """
     return {
         "weight": lambda: layer_rows(tensor, layout.config, _requantized(tensor)),
-        "weights_scaling_factor": lambda: whole(one(_largest(tensor, "weight_scale"))),
-        "activation_scaling_factor": lambda: whole(one(_largest(tensor, "input_scale"))),
+        "weights_scaling_factor": lambda: whole(
+            np.array([_largest(group, "weight_scale") for group in _layers(tensor)], np.float32)
+        ),
+        "activation_scaling_factor": lambda: whole(one(_largest(tensor.sources, "input_scale"))),
     }
 
 
-def _largest(tensor: MappedTensor, key: str) -> np.float32:
-    return max(read_scale(source, key).reshape(-1)[0] for source in tensor.sources)
+def _layers(tensor: MappedTensor) -> list[Sequence[Stored]]:
+    """Return the sources of each expert; all together where there are none."""
+    count = tensor.target.shape[0] if tensor.target.rule.per_expert else 1
+    size = len(tensor.sources) // count
+    return [tensor.sources[start : start + size] for start in range(0, len(tensor.sources), size)]
+
+
+def _largest(sources: Sequence[Stored], key: str) -> np.float32:
+    return max(read_scale(source, key).reshape(-1)[0] for source in sources)
 
 
 def _requantized(tensor: MappedTensor) -> Callable[[Stored], Iterator[Array]]:
-    merged = _largest(tensor, "weight_scale")
+    merged = {source.name: _largest(group, "weight_scale") for group in _layers(tensor) for source in group}
 
     def blocks(source: Stored) -> Iterator[Array]:
-        table = rescaling(read_scale(source, "weight_scale").reshape(-1)[0], merged)
+        scale = read_scale(source, "weight_scale").reshape(-1)[0]
+        table = rescaling(scale, merged[source.name])
         for block in fp8_blocks(source):
-            yield table[block.view(np.uint8)]
+            yield block if scale == merged[source.name] else table[block.view(np.uint8)]
 
     return blocks
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trtkit.checkpoint.storage.autofp8 import read_fp8
 from trtkit.checkpoint.storage.awq import read_awq
 from trtkit.checkpoint.storage.compressed_tensors import read_compressed_tensors
 from trtkit.checkpoint.storage.fbgemm import read_fbgemm
-from trtkit.checkpoint.storage.fp8 import read_fp8
 from trtkit.checkpoint.storage.gptq import read_gptq
 from trtkit.checkpoint.storage.modelopt import read_modelopt
 from trtkit.checkpoint.storage.quantized import Quantized

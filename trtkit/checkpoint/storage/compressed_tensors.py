@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trtkit.checkpoint.storage.fbgemm import fp8_rows
 from trtkit.checkpoint.storage.fields import expect, flag, group_size, section
-from trtkit.checkpoint.storage.modelopt import fp8_tensors
+from trtkit.checkpoint.storage.float8 import fp8_rows, fp8_tensors
 from trtkit.checkpoint.storage.modules import Skips, by_name_or_regex
 from trtkit.checkpoint.storage.packing import CompressedPacking
 from trtkit.checkpoint.storage.quantized import AUTO, Quantized, scale, vanishing

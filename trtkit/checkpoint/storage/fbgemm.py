@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trtkit.checkpoint.storage.float8 import fp8_rows
 from trtkit.checkpoint.storage.modules import by_component
-from trtkit.checkpoint.storage.quantized import Quantized, scale
-from trtkit.checkpoint.storage.storage import PartSpec
+from trtkit.checkpoint.storage.quantized import Quantized
 
 
 def read_fbgemm(block: Mapping[str, Any]) -> Quantized:
@@ -27,11 +27,3 @@ def read_fbgemm(block: Mapping[str, Any]) -> Quantized:
         by_component(block.get("modules_to_not_convert")),
         clamp=float(bound),
     )
-
-
-def fp8_rows(name: str, shape: tuple[int, int]) -> dict[str, PartSpec]:
-    """Return the parts of an FP8 layer with one scale per output row."""
-    return {
-        "weight": PartSpec(f"{name}.weight", shape, ("float8_e4m3fn",)),
-        "weight_scale": scale(f"{name}.weight_scale", (shape[0], 1)),
-    }

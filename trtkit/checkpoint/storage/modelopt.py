@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtkit.checkpoint.storage.fields import expect, group_size, section
+from trtkit.checkpoint.storage.float8 import fp8_rows, fp8_tensors
 from trtkit.checkpoint.storage.modules import by_wildcard
 from trtkit.checkpoint.storage.packing import ModelOptPacking
 from trtkit.checkpoint.storage.quantized import AUTO, Quantized, scale
@@ -20,11 +21,13 @@ def read_modelopt(block: Mapping[str, Any]) -> Quantized:
     Raises:
         ValueError: Engines cannot take it, or this release cannot read it.
     """
-    algorithm = expect(block, "quant_algo", ("FP8", "W4A16_AWQ"))
+    algorithm = expect(block, "quant_algo", ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "W4A16_AWQ"))
     skips = by_wildcard(block.get("exclude_modules", block.get("ignore")))
     kv_cache = _kv_cache(block)
     if algorithm == "FP8":
-        return Quantized("ModelOpt", ("fp8",), "FP8", fp8_tensors, skips, kv_cache)
+        return Quantized("ModelOpt", ("fp8",), algorithm, fp8_tensors, skips, kv_cache)
+    if algorithm == "FP8_PER_CHANNEL_PER_TOKEN":
+        return Quantized("ModelOpt", ("fp8-rowwise",), algorithm, fp8_rows, skips, kv_cache)
     expect(block, "has_zero_point", (False,), default=False)
     size = group_size(_group(block) if block.get("group_size") is None else block["group_size"])
     return Quantized(
@@ -37,15 +40,6 @@ def read_modelopt(block: Mapping[str, Any]) -> Quantized:
         group_size=size,
         packing=ModelOptPacking(),
     )
-
-
-def fp8_tensors(name: str, shape: tuple[int, int]) -> dict[str, PartSpec]:
-    """Return the parts of an FP8 layer with one scale for its weights and one for its input."""
-    return {
-        "weight": PartSpec(f"{name}.weight", shape, ("float8_e4m3fn",)),
-        "weight_scale": scale(f"{name}.weight_scale"),
-        "input_scale": scale(f"{name}.input_scale"),
-    }
 
 
 def _int4(name: str, shape: tuple[int, int], size: int) -> dict[str, PartSpec]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtkit.checkpoint.storage.fields import expect
-from trtkit.checkpoint.storage.modelopt import fp8_tensors
+from trtkit.checkpoint.storage.float8 import fp8_tensors
 from trtkit.checkpoint.storage.modules import by_component
 from trtkit.checkpoint.storage.quantized import Quantized
 
