@@ -50,7 +50,12 @@ PHI3 = {
     "mlp.gate_up_proj": (1024, HIDDEN),
     "mlp.down_proj": (HIDDEN, 512),
 }
-# The factors of 4 codes per int16 are the same for all: from the lowest nibble up.
+EXPERTS = 4
+MIXTRAL = {name: LLAMA[name] for name in LLAMA if name.startswith("self_attn.")} | {
+    f"block_sparse_moe.experts.{expert}.{name}": (HIDDEN, 512) if name == "w2" else (512, HIDDEN)
+    for expert in range(EXPERTS)
+    for name in ("w1", "w2", "w3")
+}
 SHIFTS = 4 * np.arange(8, dtype=np.uint32)
 
 Tensors = dict[str, np.ndarray]
@@ -222,6 +227,9 @@ FORMATS: dict[str, Format] = {
         fp8_tensor(),
         "hf_quant_config",
         kv_names=("self_attn.k_proj.k_scale", "self_attn.v_proj.v_scale"),
+    ),
+    "modelopt-fp8-rows": Format(
+        MODELOPT | {"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, fp8_rows(), "hf_quant_config"
     ),
     "modelopt-int4": Format(MODELOPT_INT4, modelopt_int4, "hf_quant_config"),
     "autofp8": Format(

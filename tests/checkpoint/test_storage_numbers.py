@@ -172,3 +172,57 @@ def test_scales_of_activations_before_int4_weights_reach_the_engine(tmp_path):
     whole = np.concatenate([tensors[name.format("mlp.proj")] for tensors in parts])
     assert (whole == np.linspace(0.5, 2, 512, dtype=np.float16)).all()
     assert (parts[0][name.format("mlp.fc")] == 1).all()
+
+
+@pytest.mark.parametrize("ranks", [Parallelism(), Parallelism(tp=2), Parallelism(tp=2, moe_ep=2)],
+                         ids=["tp1", "tp2", "ep2"])  # fmt: skip
+def test_fp8_experts_have_a_scale_each(tmp_path, ranks):
+    def add_routers(tensors):
+        for layer in range(2):
+            name = f"model.layers.{layer}.block_sparse_moe.gate.weight"
+            tensors[name] = np.ones((model.EXPERTS, model.HIDDEN), np.float16)
+
+    config = {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_local_experts": model.EXPERTS,
+    }
+    config |= {"num_experts_per_tok": 2, "sliding_window": None}
+    form = model.FORMATS["modelopt-fp8"]
+    source = model.write(tmp_path / "hf", form, layers=model.MIXTRAL, config=config, edit=add_routers)
+    checkpoint = converted(source.folder, ranks=ranks)
+    assert verify(checkpoint.folder) == []
+    for rank in range(ranks.world):
+        tensors = model.load(checkpoint.folder / f"rank{rank}.safetensors")
+        held = np.split(np.arange(model.EXPERTS), ranks.moe_ep)[rank % ranks.moe_ep]
+        part = rank // ranks.moe_ep
+        for place, expert in enumerate(held):
+            here = f"model.layers.1.block_sparse_moe.experts.{expert}."
+            gate, up = (np.split(source.truth[here + name], ranks.moe_tp)[part] for name in ("w1", "w3"))
+            down = np.split(source.truth[here + "w2"], ranks.moe_tp, axis=1)[part]
+            for name, want in (("fc", np.concatenate([up, gate])), ("proj", down)):
+                key = f"transformer.layers.1.mlp.{name}"
+                scale = tensors[f"{key}.weights_scaling_factor"][place, 0]
+                got = tensors[f"{key}.weight"][place].astype(np.float32) * scale
+                limit = np.maximum(np.abs(want) * 2**-4, scale * 2**-10) if name == "fc" else 1e-6
+                assert (np.abs(got - want) <= limit * 1.0001).all()
+
+
+def test_biases_stay_plain(tmp_path):
+    def add_biases(tensors):
+        for layer in range(2):
+            for name in "qkvo":
+                weight = tensors[f"model.layers.{layer}.self_attn.{name}_proj.weight"]
+                bias = np.full(len(weight), ord(name), np.float16)
+                tensors[f"model.layers.{layer}.self_attn.{name}_proj.bias"] = bias
+
+    form, config = model.FORMATS["fbgemm"], {"attention_bias": True}
+    checkpoint = converted(
+        model.write(tmp_path / "hf", form, edit=add_biases, config=config).folder, ranks=Parallelism(tp=4)
+    )
+    assert verify(checkpoint.folder) == []
+    for rank in range(4):
+        tensors = model.load(checkpoint.folder / f"rank{rank}.safetensors")
+        bias = tensors["transformer.layers.1.attention.qkv.bias"]
+        assert bias.tolist() == [ord("q")] * 64 + [ord("k")] * 32 + [ord("v")] * 32
+        assert set(tensors["transformer.layers.1.attention.dense.bias"]) == {ord("o")}

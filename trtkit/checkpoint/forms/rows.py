@@ -48,12 +48,12 @@ def whole(values: Array) -> Rows:
 def layer_rows(
     tensor: MappedTensor, config: ModelConfig, blocks: Callable[[Stored], Iterable[Array]]
 ) -> Rows:
-    """Yield the blocks of every source, cut and moved to where the target has its rows."""
+    """Yield the blocks of every source where the target has them."""
     start = 0
     for source in tensor.sources:
         count = source.shape[0]
         order = row_order(count, tensor.target.rule.arrange, config) or [range(count)]
-        yield from _placed(blocks(source), order, start)
+        yield from placed(blocks(source), order, start)
         start += count
 
 
@@ -66,7 +66,8 @@ def layer_array(tensor: MappedTensor, config: ModelConfig, read: Callable[[Store
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _placed(blocks: Iterable[Array], order: list[range], start: int) -> Rows:
+def placed(blocks: Iterable[Array], order: list[range], start: int) -> Rows:
+    """Yield consecutive blocks of a source, cut and moved: its rows come in ``order`` from ``start`` on."""
     first = 0
     for block in blocks:
         target = start
