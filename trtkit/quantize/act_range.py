@@ -24,6 +24,7 @@ from trtkit.errors import ContractError, InputError, Problem
 from trtkit.quantize.linear import Linear, block_amax
 
 _INPUT, _OUTPUT, _WEIGHT = "x", "y", "w"
+_NOTHING = 1e-30
 _AGAIN = "record the ranges of this model again"
 _CLOSE = 2.0**-6
 """How far recorded row maxima may be from the source's: rounding to bfloat16 and to float16 stays far below."""
@@ -97,7 +98,7 @@ class ActRange:
                 )
             elif (values < 0).any():
                 yield Problem("holds negative values, which largest magnitudes cannot be", name, _AGAIN)
-            elif not values.any():
+            elif values.max() <= _NOTHING:
                 yield Problem(
                     "is all zeros: nothing went through the layer", name, "record with more samples"
                 )

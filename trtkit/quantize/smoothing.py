@@ -13,10 +13,13 @@ import numpy.typing as npt
 
 from trtkit.checkpoint.kernels import Floats, Kernels
 from trtkit.checkpoint.safetensors import Array
+from trtkit.errors import InputError
 from trtkit.quantize.linear import Block, Linear, block_amax
 
 Doubles = npt.NDArray[np.float64]
 _SMALLEST = 1e-5
+_NOTHING = 1e-30
+"""Magnitudes up to this are zero: 127 / 1e-30 is a float32, 127 / 1e-37 is not."""
 
 
 def smoother(inputs: Floats, weights: Floats, alpha: float) -> Doubles:
@@ -55,13 +58,21 @@ class Smoothed:
         values = self.kernels.widen(block.values)
         if self.half:
             return self.kernels.to_float16_grid((values * self.scale).astype(np.float32))
-        values *= self.scale.astype(np.float32)
+        with np.errstate(over="ignore"):  # row_amax refuses it by name
+            values *= self.scale.astype(np.float32)
         return values
 
 
-def row_amax(values: Floats) -> Floats:
-    """Return the largest magnitude of each row."""
+def row_amax(values: Floats, block: Block) -> Floats:
+    """Return the largest magnitude of each row of smoothed values of a block.
+
+    Raises:
+        InputError: Smoothing has made infinity of one.
+    """
     largest: Floats = np.maximum(values.max(axis=1), -values.min(axis=1))
+    if not np.isfinite(largest).all():
+        source, hint = block.source, "use a smaller alpha, or look for outliers in the ranges"
+        raise InputError(f"smoothing makes weights of {source.name} infinite", path=source.path, hint=hint)
     return largest
 
 
@@ -73,10 +84,11 @@ def is_half(linears: Sequence[Linear]) -> bool:
 def steps(largest: Floats, *, half: bool) -> tuple[Floats, Floats]:
     """Return how many int8 steps there are to 1, and the size of a step, for rows of the ``largest`` magnitudes.
 
-    Rows of zeros get steps of 1 / 127 * 127. With ``half`` the three divisions are float16's, as in TensorRT-LLM's
-    converter, but for rows whose steps float16 cannot hold (below 0.002, where it writes a scale of zero).
+    Rows of zeros, and of less than float32 can divide by, get steps of 1 and become zeros. With ``half`` the three
+    divisions are float16's, as in TensorRT-LLM's converter, but for rows whose steps float16 cannot hold (below 0.002,
+    where that writes a scale of zero).
     """
-    filled = np.where(largest > 0, largest, np.float32(127))
+    filled = np.where(largest > _NOTHING, largest, np.float32(127))
     count, size = _steps(filled)
     if half:
         with np.errstate(over="ignore", divide="ignore"):

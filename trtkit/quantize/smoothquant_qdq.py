@@ -31,7 +31,7 @@ from trtkit.quantize.linear import (
     scalar,
 )
 from trtkit.quantize.sharing import sharing_input
-from trtkit.quantize.smoothing import Doubles, column_amax, row_amax, smoother
+from trtkit.quantize.smoothing import Doubles, column_amax, row_amax, smoother, steps
 
 ALGORITHM = "W8A8_SQ_PER_CHANNEL"
 _LIMITS = {"float16": (2.0**-14, 65504.0)}
@@ -100,9 +100,9 @@ class _Smooth:
             yield parts["activation_scaling_factor"], 0, scalar(activation)
             for block in linear.blocks():
                 values = kernels.widen(block.values)
-                values /= rounded
-                largest = row_amax(values)
-                scale = np.where(largest > 0, largest / np.float32(127), np.float32(1))[:, None]
+                with np.errstate(over="ignore"):  # row_amax refuses it by name
+                    values /= rounded
+                scale = steps(row_amax(values, block), half=False)[1][:, None]
                 values /= scale
                 yield parts["weight"], block.row, kernels.to_int8(values)
                 yield parts["weights_scaling_factor"], block.row, scale
