@@ -27,7 +27,9 @@ RANKS = [Parallelism(), Parallelism(tp=2), Parallelism(pp=2), Parallelism(tp=4)]
 
 def converted(folder: Path, *, ranks=RANKS[0], dtype="float16", target_sm=None) -> TrtllmCheckpoint:
     source, out = HfCheckpoint.open(folder), folder.with_name("out")
-    recipe = take_over(source.storage, weights=None, kv_cache=None, target_sm=target_sm)
+    recipe = take_over(
+        source.storage, target_sm=target_sm, trtllm_version="0.17.0" if target_sm == 90 else None
+    )
     convert(source, out, dtype=dtype, recipe=recipe, parallelism=ranks)
     return TrtllmCheckpoint.open(out)
 

@@ -33,7 +33,7 @@ def refusal(block: dict) -> str:
 
 def attempt(folder, *, ranks=ONE_RANK, dtype="float16", **wishes) -> None:
     source = HfCheckpoint.open(folder)
-    recipe = take_over(source.storage, **{"weights": None, "kv_cache": None, "target_sm": None} | wishes)
+    recipe = take_over(source.storage, **wishes)
     convert(source, folder.with_name("out"), dtype=dtype, recipe=recipe, parallelism=ranks)
 
 
@@ -164,6 +164,23 @@ def test_modelopt_excludes_modules_with_all_below_them():
     assert skips("model.layers.0.mlp.up_proj")
     assert skips("model.layers.1.mlp.up_proj")
     assert not skips("model.layers.1.self_attn.q_proj")
+
+
+def test_scales_of_activations_are_not_lost_in_a_layout_without_them(tmp_path):
+    def edit(tensors):
+        tensors["model.layers.1.mlp.down_proj.pre_quant_scale"] = np.full(512, 2, np.float16)
+
+    folder = model.write(tmp_path / "hf", model.FORMATS["modelopt-int4"], edit=edit).folder
+    assert "down_proj.pre_quant_scale: W4A16_GPTQ layers do not" in failure(folder, target_sm=80)
+    attempt(folder)
+
+
+def test_q_k_and_v_have_to_want_the_same_scale_of_activations(tmp_path):
+    def edit(tensors):
+        tensors["model.layers.1.self_attn.q_proj.pre_quant_scale"] = np.full(256, 2, np.float16)
+
+    folder = model.write(tmp_path / "hf", model.FORMATS["modelopt-int4"], edit=edit).folder
+    assert "self_attn.k_proj.weight does not have model.layers.1.self_attn.q_proj" in failure(folder)
 
 
 def test_columns_grouped_by_activation_are_found_in_the_tensors_too(tmp_path):
@@ -323,20 +340,24 @@ def test_int4_engines_are_not_of_float32(tmp_path, form):
         ({"kv_cache": "fp8"}, "of scales for the KV cache the source has none"),
         ({"target_sm": 100}, "SM 100 is not known"),
         ({"target_sm": 70}, "SM 70 is not known"),
+        ({"target_sm": 90}, "SM 90 is not known but for TensorRT-LLM 0.17"),
+        ({"target_sm": 90, "trtllm_version": "0.18.0"}, "SM 90 is not known but for TensorRT-LLM 0.17"),
+        ({"trtllm_version": "0.17.0"}, "fits every version too"),
     ],
 )
 def test_other_formats_than_the_sources_are_refused(wishes, message):
     with pytest.raises(ContractError) as caught:
-        take_over(stored(model.GPTQ), **{"weights": None, "kv_cache": None, "target_sm": None} | wishes)
+        take_over(stored(model.GPTQ), **wishes)
     assert message in str(caught.value)
 
 
 def test_a_gpu_is_named_for_int4_only_and_has_to_be_for_asymmetric_weights():
-    wishes = {"weights": None, "kv_cache": None}
     with pytest.raises(ContractError, match="no layout that depends on the GPU"):
-        take_over(stored(CT_INT8), target_sm=80, **wishes)
+        take_over(stored(CT_INT8), target_sm=80)
     with pytest.raises(ContractError, match="one GPU family only"):
-        take_over(stored(compressed_int4(symmetric=False)), target_sm=None, **wishes)
+        take_over(
+            stored(compressed_int4(symmetric=False)),
+        )
 
 
 def test_quantized_weights_are_never_taken_for_plain_ones(tmp_path):
@@ -348,11 +369,13 @@ def test_quantized_weights_are_never_taken_for_plain_ones(tmp_path):
 
 
 def test_what_was_not_run_on_a_gpu_is_said():
-    recipe = take_over(stored(model.AWQ), weights=None, kv_cache=None, target_sm=None)
-    assert "has not been run on a GPU" in recipe.warnings([], "float16")[0].message
-    assert not take_over(stored(model.GPTQ), weights=None, kv_cache=None, target_sm=None).warnings(
-        [], "float16"
+    recipe = take_over(
+        stored(model.AWQ),
     )
+    assert "has not been run on a GPU" in recipe.warnings([], "float16")[0].message
+    assert not take_over(
+        stored(model.GPTQ),
+    ).warnings([], "float16")
 
 
 # One tensor of each kind: what loaders would miss, or take for something else.

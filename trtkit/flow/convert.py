@@ -28,6 +28,7 @@ _OPTIONS = {
     "quantization.weights": "--weights",
     "quantization.kv_cache": "--kv-cache",
     "target_sm": "--target-sm",
+    "trtllm_version": "--trtllm-version",
 }
 """Keys of the contract, as the command line calls them."""
 
@@ -95,13 +96,13 @@ def choose_recipe(source: HfCheckpoint, options: ConvertOptions) -> Recipe:
     weights, kv_cache, arguments = options.weights, options.kv_cache, options.recipe_arguments
     if not isinstance(source.storage, Quantized):
         return recipe_for(quant_plan(weights or "none", kv_cache or "auto"), **arguments)
-    target_sm = arguments.pop("target_sm", None)
+    target = {name: arguments.pop(name, None) for name in ("target_sm", "trtllm_version")}
     if arguments:
         message = f"the source is quantized already, and nothing would use {', '.join(arguments)}"
         raise InputError(
             message, path=source.folder, hint="leave them out, or give the model that it was made from"
         )
-    return take_over(source.storage, weights=weights, kv_cache=kv_cache, target_sm=target_sm)
+    return take_over(source.storage, weights=weights, kv_cache=kv_cache, **target)
 
 
 def run(conversion: Conversion, out: Path, form: str, report: Progress) -> ConversionReport | HfExportReport:

@@ -30,9 +30,12 @@ class BakedLayout(str, enum.Enum):
     """SM 90 with TensorRT-LLM 0.17: output rows one after another, two's complement."""
 
     @classmethod
-    def of(cls, sm: int) -> BakedLayout | None:
+    def of(cls, target_sm: int, trtllm_version: str | None) -> BakedLayout | None:
         """Return the layout of a GPU family; None where there is none that is known."""
-        return cls.INTERLEAVED if 75 <= sm <= 89 else cls.TRANSPOSED if sm == 90 else None
+        if 75 <= target_sm <= 89:
+            return cls.INTERLEAVED
+        is_0_17 = (trtllm_version or "").split(".")[:2] == ["0", "17"]
+        return cls.TRANSPOSED if target_sm == 90 and is_0_17 else None
 
     def shard(self, weight: Shard) -> Shard:
         """Return the memory that belongs to a shard of the weight: each element holds 4 codes."""

@@ -28,6 +28,10 @@ def fit_problems(
     if storage.packing is not None and layout.dtype == "float32":
         hint = "use float16 or bfloat16"
         yield Problem("engines with INT4 weights compute in 16 bits, not in float32", key="dtype", hint=hint)
+    if storage.packing is not None and layout.config.head_size % 8:
+        # Rows are packed by twos and laid out by fours; a head must not share a byte with the next one.
+        message = f"INT4 needs heads of a multiple of 8, they are {layout.config.head_size} wide"
+        yield Problem(message, key="head_dim", hint=_ORIGINAL)
     for tensor in linear:
         yield from _layer_problems(storage, algorithm, tensor)
         if storage.packing is not None:
@@ -43,6 +47,10 @@ def _layer_problems(storage: Quantized, algorithm: str, tensor: MappedTensor) ->
     elif rule.arrange is Arrange.TRANSPOSED:
         yield Problem("a quantized Conv1D cannot be taken over", key=name, hint=_ORIGINAL)
     for source in tensor.sources:
+        if algorithm == "W4A16_GPTQ" and "pre_quant_scale" in source.parts:
+            message = f"{algorithm} layers do not scale what goes in"
+            hint = "leave the target GPU out: the form that fits every GPU does"
+            yield Problem(message, key=source.parts["pre_quant_scale"].name, hint=hint)
         if source.is_plain:
             message = f"is not quantized, and {algorithm} engines have all linear layers quantized or none"
             yield Problem(message, key=source.name, hint="quantize again without ignoring it")

@@ -33,14 +33,19 @@ _FORMS: dict[str, Callable[[MappedTensor, Layout], Mapping[str, Callable[[], Row
 
 
 def take_over(
-    storage: Quantized, *, weights: str | None, kv_cache: str | None, target_sm: int | None
+    storage: Quantized,
+    *,
+    weights: str | None = None,
+    kv_cache: str | None = None,
+    target_sm: int | None = None,
+    trtllm_version: str | None = None,
 ) -> TakenOver:
     """Return the recipe for a quantized source; None asks for what it has.
 
     Raises:
         ContractError: Something else is asked for, or the GPU's layout is not known.
     """
-    problems = []
+    problems = _layout_problems(storage, target_sm, trtllm_version)
     if weights is not None and weights not in storage.weights:
         message = f"{weights!r} is asked for, and the source has {storage.weights[0]!r} ({storage.method})"
         problems.append(Problem(message, key="quantization.weights", hint=_LEAVE_OUT))
@@ -48,20 +53,26 @@ def take_over(
         has = "none" if storage.kv_cache == AUTO else f"those of {storage.kv_cache!r}"
         message = f"{kv_cache!r} is asked for, and of scales for the KV cache the source has {has}"
         problems.append(Problem(message, key="quantization.kv_cache", hint=_LEAVE_OUT))
-    if target_sm is not None and storage.packing is None:
-        message = f"{storage.weights[0]} weights have no layout that depends on the GPU"
-        problems.append(Problem(message, key="target_sm", hint="leave it out"))
-    elif target_sm is not None and BakedLayout.of(target_sm) is None:
-        message = f"the layout of INT4 weights for SM {target_sm} is not known"
-        problems.append(
-            Problem(message, key="target_sm", hint="75 to 90; or leave it out: that fits every GPU")
-        )
-    if target_sm is None and storage.needs_target:
-        message = "asymmetric INT4 of this kind is written in the layout of one GPU family only"
-        problems.append(Problem(message, key="target_sm", hint="name the GPU's, 80 for instance"))
     if problems:
         raise ContractError(problems)
-    return TakenOver(storage, target_sm)
+    return TakenOver(storage, target_sm, trtllm_version)
+
+
+def _layout_problems(storage: Quantized, target_sm: int | None, trtllm_version: str | None) -> list[Problem]:
+    if target_sm is None and storage.needs_target:
+        message = "asymmetric INT4 of this kind is written in the layout of one GPU family only"
+        return [Problem(message, key="target_sm", hint="name the GPU's, 80 for instance")]
+    if target_sm is None:
+        message = "the form that fits every GPU fits every version too"
+        return [Problem(message, key="trtllm_version", hint="leave it out")] if trtllm_version else []
+    if storage.packing is None:
+        message = f"{storage.weights[0]} weights have no layout that depends on the GPU"
+        return [Problem(message, key="target_sm", hint="leave it out")]
+    if BakedLayout.of(target_sm, trtllm_version) is None:
+        only = " but for TensorRT-LLM 0.17" if target_sm == 90 else ""
+        message = f"the layout of INT4 weights for SM {target_sm} is not known{only}"
+        return [Problem(message, key="target_sm", hint="leave it out: the form without it fits every GPU")]
+    return []
 
 
 @dataclass(frozen=True)
@@ -71,6 +82,8 @@ class TakenOver:
     storage: Quantized
     target_sm: int | None = None
     """Bakes INT4 weights for GPUs of this compute capability (80 for 8.0); None writes what fits every GPU."""
+    trtllm_version: str | None = None
+    """The version that builds the engine, where the layout depends on it."""
 
     @property
     def quantization(self) -> Mapping[str, Any]:
@@ -90,16 +103,15 @@ class TakenOver:
     @property
     def baked_for(self) -> Mapping[str, Any]:
         """What the bytes of the weights depend on; empty when they fit every GPU."""
-        return {"target_sm": self.target_sm, "layout": self._baked.value} if self._baked else {}
+        if self._baked is None:
+            return {}
+        version = {"trtllm_version": self.trtllm_version} if self._baked is BakedLayout.TRANSPOSED else {}
+        return {"target_sm": self.target_sm, "layout": self._baked.value, **version}
 
     def warnings(self, tensors: Iterable[TensorInfo], dtype: str) -> list[Problem]:
         """Return what nobody has seen run yet, and what of the scales does not fit ``dtype``."""
         texts = []
-        if self._baked is BakedLayout.TRANSPOSED:
-            texts.append(
-                "the weights fit TensorRT-LLM 0.17 on SM 90 only: later versions have another layout there"
-            )
-        elif self.storage.has_zero_point and not self._baked:
+        if self.storage.has_zero_point and not self._baked:
             texts.append(
                 "INT4 with zero points is written as W4A16_AWQ with `zero` tensors, which follows from "
                 "TensorRT-LLM's loader and has not been run on a GPU: compare an answer before you serve it"
@@ -172,7 +184,9 @@ class TakenOver:
 
     @property
     def _baked(self) -> BakedLayout | None:
-        return BakedLayout.of(self.target_sm) if self.target_sm and self.storage.packing else None
+        if self.target_sm is None or self.storage.packing is None:
+            return None
+        return BakedLayout.of(self.target_sm, self.trtllm_version)
 
     @property
     def _algorithm(self) -> str:
