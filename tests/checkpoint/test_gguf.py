@@ -141,7 +141,8 @@ def test_yarn_scaling_is_carried_over(write_gguf):
         ({"llama.expert_count": 8, "llama.expert_used_count": 2}, "blk.0.ffn_gate.weight (F32)"),
         ({"llama.embedding_length": "64"}, "llama.embedding_length must be a positive whole number, is '64'"),
         ({"llama.rope.dimension_count": 8}, "only 8 of 16 dimensions"),
-        ({"llama.rope.scaling.type": "longrope"}, "LongRoPE lacks rope_factors_short.weight"),
+        ({"llama.rope.scaling.type": "longrope"}, "engines do not know 'longrope'"),
+        ({"llama.rope.scaling.attn_factor": 1.2}, "llama.rope.scaling.attn_factor is 1.2"),
         ({"llama.rope.scaling.type": "ntk"}, "engines do not know 'ntk'"),
         ({"llama.block_count": 2}, "model.layers.1.mlp.up_proj.weight: the tensor is missing"),
         ({"llama.attention.head_count": 8}, "config.json asks for 16 x 64, the tensor is 32 x 64"),
@@ -166,6 +167,7 @@ def test_a_vector_that_is_quantized_is_refused_by_name(write_gguf):
     [
         ({}, [1] * 8, None),
         ({"llama.rope.scaling.factor": 0.0}, None, None),
+        ({"llama.rope.scaling.attn_factor": 1.0}, None, None),
         # Without a type llama.cpp scales positions evenly.
         ({"llama.rope.scaling.factor": 4.0}, None, {"type": "linear", "rope_type": "linear", "factor": 4.0}),
         ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, None, None),

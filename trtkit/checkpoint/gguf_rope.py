@@ -30,6 +30,7 @@ _YARN = {
     "beta_fast": "rope.scaling.yarn_beta_fast",
     "beta_slow": "rope.scaling.yarn_beta_slow",
 }
+_ATTENTION = "rope.scaling.attn_factor"
 _BASE = 10_000.0
 # Only ratios of these count: with both bands doubled, a doubled length means the same.
 _LLAMA3_BANDS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -51,20 +52,32 @@ def read_rope(file: GgufFile) -> dict[str, Any]:
     base = _BASE if base is None else base
     scalings = [_by_settings(file), _by_divisors(file, base), _by_factors(file)]
     found = [scaling for scaling in scalings if scaling]
-    if len(found) > 1:
+    # LongRoPE is named by its type, and its parameters are tensors.
+    if len(found) > 1 and found != [{"rope_type": "longrope"}, scalings[2]]:
         kinds = " and ".join(scaling["rope_type"] for scaling in found)
         message = f"rotary embeddings are scaled in more than one way: {kinds}"
         raise InputError(message, path=file.path, hint=USE_FOLDER)
-    return {"rope_theta": base, "rope_scaling": found[0] if found else None}
+    scaling = found[-1] if found else None
+    _check_attention(file, scaling)
+    return {"rope_theta": base, "rope_scaling": scaling}
+
+
+def _check_attention(file: GgufFile, scaling: Mapping[str, Any] | None) -> None:
+    """Refuse factors of attention that the kind of scaling has no place for: llama.cpp multiplies by all of them."""
+    used = {"longrope": _ATTENTION, "yarn": _YARN["attention_factor"]}.get(
+        (scaling or {}).get("rope_type", "")
+    )
+    for key in {_ATTENTION, _YARN["attention_factor"]} - {used}:
+        if file.get(key) not in (None, 1):
+            message = f"{file.architecture}.{key} is {file.get(key)}, which cannot be carried over"
+            raise InputError(message, path=file.path, hint=USE_FOLDER)
 
 
 def _by_settings(file: GgufFile) -> dict[str, Any] | None:
     kind, factor = file.get("rope.scaling.type"), file.get("rope.scaling.factor")
-    if kind is None and factor in (None, 0, 1):
-        return None
     # A factor without a type scales positions evenly.
-    kind = kind or "linear"
-    if kind in ("none", "longrope"):  # LongRoPE's parameters are tensors
+    kind = kind or ("none" if factor in (None, 0, 1) else "linear")
+    if kind == "none":
         return None
     keys = _YARN if kind == "yarn" else {"factor": "rope.scaling.factor"}
     values = {name: shortest(file.get(key)) for name, key in keys.items()}
@@ -112,15 +125,18 @@ def llama3_divisors(parameters: Mapping[str, Any], base: float, count: int) -> A
 
 def _by_factors(file: GgufFile) -> dict[str, Any] | None:
     """Return LongRoPE's parameters."""
-    kept = {side: file.tensors.get(name) for side, name in _FACTORS.items()}
-    if file.get("rope.scaling.type") != "longrope" and not any(kept.values()):
+    kept = {f"{side}_factor": file.tensors.get(name) for side, name in _FACTORS.items()}
+    if not any(kept.values()):
         return None
-    values = {f"{side}_factor": read_vector(tensor) for side, tensor in kept.items() if tensor}
-    if len(values) < len(_FACTORS):
-        lacking = ", ".join(_FACTORS[side] for side, tensor in kept.items() if not tensor)
-        raise InputError(f"LongRoPE lacks {lacking}", path=file.path, hint=USE_FOLDER)
-    factors = {name: [shortest(float(factor)) for factor in vector] for name, vector in values.items()}
-    attention = shortest(file.get("rope.scaling.attn_factor"))
+    if None in kept.values():
+        lacking = [name for name in _FACTORS.values() if name not in file.tensors]
+        raise InputError(f"LongRoPE lacks {', '.join(lacking)}", path=file.path, hint=USE_FOLDER)
+    factors = {
+        name: [shortest(float(factor)) for factor in read_vector(tensor)]
+        for name, tensor in kept.items()
+        if tensor is not None
+    }
+    attention = shortest(file.get(_ATTENTION))
     return {"rope_type": "longrope", **factors} | (
         {} if attention is None else {"attention_factor": attention}
     )
