@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtkit.checkpoint.gguf import convert_gguf
-from trtkit.checkpoint.gguf_rope import find_llama3, llama3_divisors
-from trtkit.checkpoint.gguf_weights import KINDS
+from trtkit.checkpoint.gguf.folder import convert_gguf
+from trtkit.checkpoint.gguf.rope import find_llama3, llama3_divisors
+from trtkit.checkpoint.gguf.weights import KINDS
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.errors import InputError
 

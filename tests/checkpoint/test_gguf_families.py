@@ -22,7 +22,7 @@ from tests.architectures import spelling, tiny
 from tests.architectures.variants import VARIANTS
 from tests.checkpoint import llama_cpp
 from trtkit.catalog.model import ModelConfig
-from trtkit.checkpoint.gguf import convert_gguf
+from trtkit.checkpoint.gguf.folder import convert_gguf
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.plan.hf_config import parse_hf_config
 

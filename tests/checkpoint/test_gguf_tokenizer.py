@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from trtkit.checkpoint.gguf_file import GgufFile
-from trtkit.checkpoint.gguf_merges import merges_by_score
-from trtkit.checkpoint.gguf_tokenizer import tokenizer_files
+from trtkit.checkpoint.gguf.file import GgufFile
+from trtkit.checkpoint.gguf.merges import merges_by_score
+from trtkit.checkpoint.gguf.tokenizer import tokenizer_files
 
 LETTERS = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324))]
 """The 256 letters that byte-level BPE writes bytes with."""

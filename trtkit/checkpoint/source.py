@@ -15,9 +15,9 @@ from pathlib import Path
 from filelock import FileLock
 
 from trtkit.checkpoint.folder import check_folder
-from trtkit.checkpoint.gguf import REVISION, convert_gguf
-from trtkit.checkpoint.gguf_file import part_paths
-from trtkit.checkpoint.gguf_tokenizer import why_missing
+from trtkit.checkpoint.gguf.file import part_paths
+from trtkit.checkpoint.gguf.folder import REVISION, convert_gguf
+from trtkit.checkpoint.gguf.tokenizer import why_missing
 from trtkit.checkpoint.hub import PREFIX as HUB
 from trtkit.checkpoint.hub import HubModel, fetch_model, find_model
 from trtkit.checkpoint.inventory import is_whole
@@ -143,7 +143,7 @@ def _keep(out: Path, make: Callable[[Path], None]) -> Path:
             if not is_whole(out):  # another process may have made it while this one waited
                 make(out)
     if reason := why_missing(out):
-        _log.warning("the tokenizer is left out, so the model can be converted but not served: %s", reason)
+        _log.warning("warning: %s: can be converted but not served without a tokenizer: %s", out, reason)
     return out
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from trtkit.checkpoint.gguf_file import USE_FOLDER, GgufFile
-from trtkit.checkpoint.gguf_weights import read_vector
+from trtkit.checkpoint.gguf.file import USE_FOLDER, GgufFile
+from trtkit.checkpoint.gguf.weights import read_vector
 from trtkit.checkpoint.safetensors import Array
 from trtkit.errors import InputError
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtkit.checkpoint.gguf_cuts import CUTS
-from trtkit.checkpoint.gguf_file import GgufFile
-from trtkit.checkpoint.gguf_merges import merges_by_score
+from trtkit.checkpoint.gguf.cuts import CUTS
+from trtkit.checkpoint.gguf.file import GgufFile
+from trtkit.checkpoint.gguf.merges import merges_by_score
 from trtkit.checkpoint.hf import read_json
 
 _NOTE = "tokenizer_missing.json"

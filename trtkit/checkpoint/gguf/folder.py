@@ -8,12 +8,13 @@ from pathlib import Path
 
 from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.cast import cast
-from trtkit.checkpoint.gguf_config import SPECIAL_TOKENS, check_rotation, check_settings, make_config
-from trtkit.checkpoint.gguf_families import FAMILIES, Family, family_of
-from trtkit.checkpoint.gguf_file import USE_FOLDER, GgufFile, GgufTensor, open_gguf
-from trtkit.checkpoint.gguf_rope import ROPE_TENSORS
-from trtkit.checkpoint.gguf_tokenizer import tokenizer_files
-from trtkit.checkpoint.gguf_weights import Order, Weight
+from trtkit.checkpoint.gguf.config import SPECIAL_TOKENS, check_rotation, check_settings, make_config
+from trtkit.checkpoint.gguf.families import FAMILIES, family_of
+from trtkit.checkpoint.gguf.family import Family
+from trtkit.checkpoint.gguf.file import USE_FOLDER, GgufFile, GgufTensor, open_gguf
+from trtkit.checkpoint.gguf.rope import ROPE_TENSORS
+from trtkit.checkpoint.gguf.tokenizer import tokenizer_files
+from trtkit.checkpoint.gguf.weights import Order, Weight
 from trtkit.checkpoint.inventory import record_files
 from trtkit.checkpoint.mapping import map_tensors
 from trtkit.checkpoint.progress import Progress, silent

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from trtkit.catalog.model import ModelConfig
-from trtkit.checkpoint.gguf_families import Family
-from trtkit.checkpoint.gguf_file import USE_FOLDER, GgufFile
-from trtkit.checkpoint.gguf_rope import ROPE_SETTINGS, read_rope, shortest
+from trtkit.checkpoint.gguf.family import Family
+from trtkit.checkpoint.gguf.file import USE_FOLDER, GgufFile
+from trtkit.checkpoint.gguf.rope import ROPE_SETTINGS, read_rope, shortest
 from trtkit.errors import InputError
 
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trtkit.catalog.model import ModelConfig
-from trtkit.checkpoint.gguf_file import GgufTensor
+from trtkit.checkpoint.gguf.file import GgufTensor
 from trtkit.checkpoint.safetensors import CHUNK_BYTES, Array, TensorInfo
 
 
