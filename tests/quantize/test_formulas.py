@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+import shutil
 
-import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.checkpoint.conftest import save
 from tests.quantize import dequantize
+from tests.quantize.conftest import SIZES, record
 from tests.quantize.dequantize import LINEAR, NORMS
 from trtkit.catalog.parallel import Parallelism
+from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.safetensors import read_header
 
 RANKS = [Parallelism(), Parallelism(tp=2), Parallelism(pp=2), Parallelism(tp=4)]
 """Of two KV heads four ranks hold each twice."""
@@ -87,13 +91,11 @@ def test_smoothing_changes_nothing_but_where_the_numbers_are(model, ranges, writ
             exact = normed * source[f"{layer}{NORMS[name]}.weight"] @ source[f"{layer}{name}.weight"].T
             weight = source[f"{layer}{name}.weight"] * factor
             assert np.allclose(
-                normed * tensors[f"{layer}{NORMS[name]}.weight"] @ weight.T, exact, rtol=1e-5, atol=1e-5
+                normed * tensors[f"{layer}{NORMS[name]}.weight"] @ weight.T, exact, rtol=2e-3, atol=2e-3
             )
 
 
 def test_static_inputs_fill_int8(model, ranges, write):
-    from trtkit.checkpoint.safetensors import read_header
-
     recorded = {name: info.read() for name, info in read_header(ranges).items()}
     plain, smoothed = write(model, "none"), write(model, "int8-sq", ranges=ranges, smoothquant="per-tensor")
     layer, source = next(layers_of(plain, 0))
@@ -107,7 +109,7 @@ def test_static_inputs_fill_int8(model, ranges, write):
         largest = (
             recorded[f"model.layers.0.{module}|x"] / dequantize.smoother(tensors, source, layer, name)
         ).max()
-        assert tensors[layer + scale] * largest == pytest.approx(127, rel=1e-5)
+        assert tensors[layer + scale] * largest == pytest.approx(127, rel=2.0**-10)
 
 
 def test_per_tensor_scales_are_shared_where_engines_fuse(model, ranges, write):
@@ -121,19 +123,20 @@ def test_per_tensor_scales_are_shared_where_engines_fuse(model, ranges, write):
     assert checkpoint.tensor(f"{layer}attention.qkv.weights_scaling_factor") == np.float32(largest / 448)
 
 
-def test_a_bfloat16_source_loses_no_more_than_a_float32_one(tiny_llama, tmp_path, write):
-    from tests.quantize.conftest import SIZES, record
-
-    model = tiny_llama(**SIZES)
-    ranges = record(model, tmp_path / "ranges.safetensors")
-    plain = write(model, "none", dtype="bfloat16")
-    quantized = write(model, "int8-sq", dtype="bfloat16", ranges=ranges)
-    for (layer, source), (_, tensors) in zip(layers_of(plain, 0), layers_of(quantized, 0), strict=True):
-        # Norms are rounded to bfloat16, smoothers are not.
-        for name in ("attention.dense", "mlp.proj"):
-            meant, error = dequantize.smooth(tensors, source, layer, name)
-            assert (np.abs(meant - source[f"{layer}{name}.weight"].astype(np.float32)) <= error).all()
-        assert source[f"{layer}input_layernorm.weight"].dtype == ml_dtypes.bfloat16
+def test_bfloat16_and_float16_sources_of_the_same_values_become_the_same(tiny_llama, tmp_path, write):
+    source = tiny_llama(**SIZES)
+    ranges, same = record(source, tmp_path / "ranges.safetensors"), tmp_path / "same"
+    shutil.copytree(source, same)
+    tensors = {
+        name: info.read().astype(np.float16) for name, info in HfCheckpoint.open(source).tensors.items()
+    }
+    save(same / "model.safetensors", tensors)
+    one = write(source, "int8-sq", dtype="bfloat16", ranges=ranges)
+    other = write(same, "int8-sq", dtype="float16", ranges=ranges)
+    quantized = [name for name, info in one.tensors.items() if info.dtype in ("int8", "float32")]
+    assert len(quantized) == 2 * 14
+    for name in quantized:
+        assert (one.tensor(name) == other.tensor(name)).all(), name
 
 
 @pytest.mark.parametrize(
@@ -142,8 +145,6 @@ def test_a_bfloat16_source_loses_no_more_than_a_float32_one(tiny_llama, tmp_path
 )
 @pytest.mark.parametrize("ranks", [Parallelism(), Parallelism(tp=2, pp=2)], ids=["one", "four"])
 def test_every_layer_has_one_kv_scale(model, ranges, write, ranks, weights, kv_cache, arguments):
-    from trtkit.checkpoint.safetensors import read_header
-
     recorded = {name: info.read() for name, info in read_header(ranges).items()}
     checkpoint = write(model, weights, kv_cache=kv_cache, ranks=ranks, ranges=ranges, **arguments)
     for rank in range(ranks.world):
@@ -160,8 +161,6 @@ def test_every_layer_has_one_kv_scale(model, ranges, write, ranks, weights, kv_c
 def test_fp8_kv_scales_are_one_without_ranges_and_above_it_only_when_values_are_lost(
     model, ranges, write, tmp_path
 ):
-    from tests.quantize.conftest import record
-
     name = "transformer.layers.1.attention.kv_cache_scaling_factor"
     assert write(model, "none", kv_cache="fp8").tensor(name) == 1
 

@@ -141,13 +141,12 @@ def test_each_expert_has_its_own_fp8_scale(tmp_path, write):
 def test_gemmas_one_is_added_before_smoothing(tmp_path, write):
     folder = gemma(tmp_path / "hf")
     ranges = record_all(folder)
-    plain, smoothed = write(folder, "none"), write(folder, "int8-sq", ranges=ranges)
+    smoothed = write(folder, "int8-sq", ranges=ranges)
     qdq = write(folder, "int8-sq", smoothquant="qdq", ranges=ranges)
     name, layer = "input_layernorm.weight", "transformer.layers.0."
-    factor = plain.tensor(layer + name) / smoothed.tensor(layer + name)
     source = HfCheckpoint.open(folder).tensors["model.layers.0.input_layernorm.weight"].read()
-    assert (plain.tensor(layer + name) == source + 1).all()
-    assert np.allclose(1 / factor, qdq.tensor(layer + "attention.qkv.prequant_scaling_factor"), rtol=1e-5)
+    factor = qdq.tensor(layer + "attention.qkv.prequant_scaling_factor")
+    assert np.allclose(smoothed.tensor(layer + name), (1 + source) * factor, rtol=2e-3, atol=2e-3)
 
 
 def test_biases_of_norms_are_smoothed_too(tmp_path, write):
@@ -159,7 +158,7 @@ def test_biases_of_norms_are_smoothed_too(tmp_path, write):
             / smoothed.tensor(f"transformer.layers.1.{norm}.{part}")
             for part in ("weight", "bias")
         )
-        assert np.allclose(weight, bias, rtol=1e-5)
+        assert np.allclose(weight, bias, rtol=4e-3, atol=0)
 
 
 def test_layers_that_loaders_would_pad_are_refused(tiny_llama, write):

@@ -48,6 +48,26 @@ class Kernels:
         wide *= np.float32(2.0**112)
         return wide
 
+    def halved(self, values: Array) -> Floats:
+        """Return values as float16 would hold them (nearest, ties to even), still as float32."""
+        wide = self.widen(values)
+        if values.dtype == np.float16:
+            return wide
+        if values.dtype != ml_dtypes.bfloat16:
+            return self.to_float16_grid(wide)
+        # bfloat16 has fewer bits: only what is finer than the smallest float16, 2**-24, is lost.
+        wide *= np.float32(2.0**24)
+        np.rint(wide, out=wide)
+        wide *= np.float32(2.0**-24)
+        return wide
+
+    def product(self, values: Floats, factors: npt.NDArray[np.float64]) -> Floats:
+        """Multiply values, in place, in float64."""
+        exact = self._buffer("product", values.shape, np.float64)
+        np.multiply(values, factors, out=exact)
+        np.copyto(values, exact, casting="same_kind")
+        return values
+
     def amax(self, values: Array, axis: int, *, name: str, path: Path) -> Floats:
         """Return the largest magnitudes along ``axis`` of the values of tensor ``name``; valid for good.
 
@@ -65,7 +85,10 @@ class Kernels:
         return result
 
     def to_float16_grid(self, values: Floats) -> Floats:
-        """Round values, in place, to what float16 can hold (nearest, ties to even); beyond 65504 the grid goes on."""
+        """Round values, in place, to what float16 can hold (nearest, ties to even).
+
+        Beyond 65504 the grid goes on, up to 2**100.
+        """
         shift = self._buffer("shift", values.shape, np.uint32)
         np.bitwise_and(values.view(np.uint32), _EXPONENT, out=shift)
         self._shift(shift, smallest=-14, by=13)

@@ -43,24 +43,16 @@ def column_amax(kernels: Kernels, linears: Sequence[Linear]) -> Floats:
 
 @dataclass(frozen=True)
 class Smoothed:
-    """Weights times ``s``.
-
-    TensorRT-LLM's converter computes in the data type of the source. For float16 that is done here too, bit for bit;
-    bfloat16 has 8 bits, too few for what int8 is made of, and becomes float32.
-    """
+    """Weights times ``s``, before and after in what float16 can hold: TensorRT-LLM's converter computes in that."""
 
     kernels: Kernels
     scale: Doubles
-    half: bool
 
     def __call__(self, block: Block) -> Floats:
         """Return a block of them."""
-        values = self.kernels.widen(block.values)
-        if self.half:
-            return self.kernels.to_float16_grid((values * self.scale).astype(np.float32))
-        with np.errstate(over="ignore"):  # row_amax refuses it by name
-            values *= self.scale.astype(np.float32)
-        return values
+        with np.errstate(over="ignore", invalid="ignore"):  # row_amax refuses it by name
+            values = self.kernels.product(self.kernels.halved(block.values), self.scale)
+            return self.kernels.to_float16_grid(values)
 
 
 def row_amax(values: Floats, block: Block) -> Floats:
@@ -76,26 +68,21 @@ def row_amax(values: Floats, block: Block) -> Floats:
     return largest
 
 
-def is_half(linears: Sequence[Linear]) -> bool:
-    """Return whether all sources are float16."""
-    return all(source.dtype == "float16" for linear in linears for source in linear.tensor.plain)
-
-
-def steps(largest: Floats, *, half: bool) -> tuple[Floats, Floats]:
+def steps(largest: Floats) -> tuple[Floats, Floats]:
     """Return how many int8 steps there are to 1, and the size of a step, for rows of the ``largest`` magnitudes.
 
-    Rows of zeros, and of less than float32 can divide by, get steps of 1 and become zeros. With ``half`` the three
-    divisions are float16's, as in TensorRT-LLM's converter, but for rows whose steps float16 cannot hold (below 0.002,
-    where that writes a scale of zero).
+    They are divided in float16, as by TensorRT-LLM's converter, but where that cannot hold them (rows below 0.002, for
+    which it writes a scale of zero). Rows of zeros get steps of 1, and so do those that float32 cannot divide by.
     """
     filled = np.where(largest > _NOTHING, largest, np.float32(127))
     count, size = _steps(filled)
-    if half:
-        with np.errstate(over="ignore", divide="ignore"):
-            halves = [each.astype(np.float32) for each in _steps(filled.astype(np.float16))]
-        held = np.isfinite(halves[0]) & (halves[1] > 0) & np.isfinite(filled.astype(np.float16))
-        count, size = np.where(held, halves[0], count), np.where(held, halves[1], size)
-    return count, size
+    with np.errstate(over="ignore", divide="ignore"):
+        halves = [
+            each.astype(np.float32)
+            for each in (filled.astype(np.float16), *_steps(filled.astype(np.float16)))
+        ]
+    held = np.isfinite(halves).all(axis=0) & (halves[2] > 0)
+    return np.where(held, halves[1], count), np.where(held, halves[2], size)
 
 
 def _steps(largest: Array) -> tuple[Array, Array]:

@@ -37,7 +37,6 @@ from trtkit.quantize.smoothing import (
     Doubles,
     Smoothed,
     column_amax,
-    is_half,
     row_amax,
     smoother,
     steps,
@@ -183,7 +182,7 @@ class _Smooth:
         if self.input_scale is not None:
             dynamic = self.recipe.mode.per_token
             yield self.input_scale, 0, scalar(1.0 if dynamic else to_int)
-        smoothed = Smoothed(kernels, scale, is_half(self.group))
+        smoothed = Smoothed(kernels, scale)
         for linear, parts in zip(self.group, self.parts, strict=True):
             if "smoother" in parts:
                 yield parts["smoother"], 0, scale.astype(np.float32)[None]
@@ -196,11 +195,8 @@ class _Smooth:
     def _norms(self, kernels: Kernels, scale: Doubles) -> Iterator[Piece]:
         for tensor in self.norms:
             target, info = self.group[0].layout.whole(tensor.target), tensor.plain[0]
-            values = ((kernels.widen(info.read()) + np.float32(tensor.target.rule.plus)) / scale).astype(
-                np.float32
-            )
-            if info.dtype == "float16":
-                values = kernels.to_float16_grid(values)
+            values = kernels.halved(info.read()) + np.float32(tensor.target.rule.plus)
+            values = kernels.to_float16_grid((values / scale).astype(np.float32))
             yield target, 0, cast(values, target.dtype, name=info.name, path=info.path)[:, None]
 
     def _scales(
@@ -223,7 +219,7 @@ def _rows(linear: Linear, weight: Target, smoothed: Smoothed) -> _Quantizing:
     found = []
     for block in linear.blocks():
         values = smoothed(block)
-        found.append(steps(row_amax(values, block), half=smoothed.half))
+        found.append(steps(row_amax(values, block)))
         values *= found[-1][0][:, None]
         yield weight, block.row, smoothed.kernels.to_int8(values)
     counts, sizes = zip(*found, strict=True)
@@ -238,11 +234,11 @@ def _whole(linear: Linear, weight: Target, smoothed: Smoothed) -> _Quantizing:
         sizes_of = [heads * config.head_size for heads in (config.num_heads, *2 * [config.num_kv_heads])]
     ends = np.cumsum(sizes_of)
     each = np.array([part.max() for part in np.split(largest, ends[:-1])])
-    count, size = steps(each, half=smoothed.half)
+    count, size = steps(each)
     if len(each) > 1:
         count, size = np.repeat(count, sizes_of), np.repeat(size, sizes_of)
     # With grouped heads the converter divides by the step, otherwise it multiplies by its inverse.
-    divides = smoothed.half and len(each) > 1 and config.num_kv_heads != config.num_heads
+    divides = len(each) > 1 and config.num_kv_heads != config.num_heads
     for block in linear.blocks():
         values, rows = smoothed(block), slice(block.row, block.row + len(block.values))
         if len(each) == 1:
@@ -252,7 +248,7 @@ def _whole(linear: Linear, weight: Target, smoothed: Smoothed) -> _Quantizing:
         else:
             values *= count[rows, None]
         # PyTorch's product of float16 and one float32, or of two float16, is float16.
-        if smoothed.half and (divides or len(each) == 1):
+        if divides or len(each) == 1:
             values = smoothed.kernels.to_float16_grid(values)
         yield weight, block.row, smoothed.kernels.to_int8(values)
     return count, size

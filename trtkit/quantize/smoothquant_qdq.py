@@ -31,7 +31,7 @@ from trtkit.quantize.linear import (
     scalar,
 )
 from trtkit.quantize.sharing import sharing_input
-from trtkit.quantize.smoothing import Doubles, column_amax, row_amax, smoother, steps
+from trtkit.quantize.smoothing import Doubles, column_amax, row_amax, smoother
 
 ALGORITHM = "W8A8_SQ_PER_CHANNEL"
 _LIMITS = {"float16": (2.0**-14, 65504.0)}
@@ -102,10 +102,16 @@ class _Smooth:
                 values = kernels.widen(block.values)
                 with np.errstate(over="ignore"):  # row_amax refuses it by name
                     values /= rounded
-                scale = steps(row_amax(values, block), half=False)[1][:, None]
+                scale = _scales(row_amax(values, block))[:, None]
                 values /= scale
                 yield parts["weight"], block.row, kernels.to_int8(values)
                 yield parts["weights_scaling_factor"], block.row, scale
+
+
+def _scales(largest: Floats) -> Floats:
+    """Return ``largest / 127``, and 1 where that is nothing: zeros stay zeros."""
+    scale = largest / np.float32(127)
+    return np.where(scale > 0, scale, np.float32(1))
 
 
 def _prequant(scale: Doubles, dtype: str) -> Array:
