@@ -83,6 +83,8 @@ class Quantization(_Section):
     """Format of the linear layers' weights (and activations)."""
     kv_cache: Annotated[KvCacheFormat, Field(strict=False)] = KvCacheFormat.AUTO
     """Format of the KV cache."""
+    group_size: Annotated[int, Field(ge=1)] | None = None
+    """INT4 formats: input channels that share a scale; left out, 128."""
 
 
 class Limits(_Section):
@@ -96,6 +98,8 @@ class Limits(_Section):
     """Prompt plus output in tokens."""
     max_num_tokens: Tokens | None = None
     """Packed tokens per engine step."""
+    max_beam_width: Annotated[int, Field(ge=1, le=64)] = 1
+    """Beams of one request; GPU back ends only."""
 
 
 class KvCache(_Section):
@@ -105,6 +109,8 @@ class KvCache(_Section):
     """Block size in tokens; a power of two."""
     max_tokens: Tokens | None = None
     """Size of the pool in tokens; left out, the plan sizes it from memory."""
+    max_bytes: Annotated[int, Field(ge=1)] | None = None
+    """Most bytes of each rank's memory that the pool may take."""
     memory_fraction: Fraction = 0.9
     """Share of the memory left after weights and buffers that the pool may take."""
     enable_block_reuse: bool = True
@@ -128,6 +134,14 @@ class Engine(_Section):
     """GPUs that share each layer."""
     pipeline_parallel: Annotated[int, Field(ge=1, le=64)] = 1
     """GPUs that share the stack of layers."""
+    moe_expert_parallel: Annotated[int, Field(ge=1, le=64)] = 1
+    """Groups of tensor-parallel GPUs that the experts are spread over."""
+    trtllm: Annotated[str, Field(pattern=r"^\d+\.\d+$", examples=["1.2"])] | None = None
+    """Release line of TensorRT-LLM to build for; left out, the newest that has the back end."""
+    chunked_context: bool = True
+    """Prefill a prompt in pieces of at most max_num_tokens, between steps of other requests."""
+    build_flags: dict[str, bool | int | str] = Field(default_factory=dict)
+    """Options of ``trtllm-build`` by name without dashes, for what the contract has no key of its own."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """CPU back end: threads of the engine; left out, all cores but one."""
     limits: Limits = Limits()
