@@ -14,7 +14,20 @@ from trtkit.catalog.formats import BACKENDS
 from trtkit.errors import StageError
 
 Array = npt.NDArray[np.float64]
-QUANT_ALGOS = (None, "NO_QUANT", "W8A16")
+QUANT_ALGOS = (
+    None,
+    "NO_QUANT",
+    "W8A16",
+    "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN",
+    "W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN",
+    "W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN",
+    "W8A8_SQ_PER_TENSOR_PLUGIN",
+    "W8A8_SQ_PER_CHANNEL",
+    "FP8",
+    "FP8_PER_CHANNEL_PER_TOKEN",
+    "W4A16_AWQ",
+)
+KV_CACHE_ALGOS = (None, "INT8", "FP8")
 
 
 @dataclass(frozen=True)
@@ -88,7 +101,7 @@ class Decoder:
     residual_scale: float
     logits_scale: float
     logits_cap: float | None
-    int8_weights: bool
+    kv_cache_algo: str | None
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Decoder:
@@ -116,7 +129,7 @@ class Decoder:
             residual_scale=float(config.get("residual_multiplier", 1.0)),
             logits_scale=float(config.get("output_multiplier_scale", 1.0)),
             logits_cap=config.get("final_logit_softcapping"),
-            int8_weights=_quantization(config).get("quant_algo") == "W8A16",
+            kv_cache_algo=_quantization(config).get("kv_cache_quant_algo"),
         )
 
     def is_local(self, layer: int) -> bool:
@@ -201,7 +214,7 @@ def _refuse(config: Mapping[str, Any]) -> None:
         (
             algo not in QUANT_ALGOS,
             f"quant_algo {algo!r} cannot run on the CPU back end",
-            "use `quantization.weights: none` or `int8-wo` (W8A16) with `engine.backend: cpu`",
+            f"with `engine.backend: cpu` use `quantization.weights: {' | '.join(BACKENDS['cpu'].weights)}`",
         ),
         (
             quantization.get("exclude_modules") is not None,
@@ -209,9 +222,14 @@ def _refuse(config: Mapping[str, Any]) -> None:
             "leave it out: the built-in list (lm_head, embeddings, router) applies",
         ),
         (
-            quantization.get("kv_cache_quant_algo") is not None,
+            quantization.get("kv_cache_quant_algo") not in KV_CACHE_ALGOS,
             f"kv_cache_quant_algo {quantization.get('kv_cache_quant_algo')!r} cannot run on the CPU back end",
-            "use `quantization.kv_cache: auto` with `engine.backend: cpu`",
+            f"with `engine.backend: cpu` use `quantization.kv_cache: {' | '.join(BACKENDS['cpu'].kv_cache)}`",
+        ),
+        (
+            bool(quantization.get("use_meta_recipe")),
+            "quantization.use_meta_recipe is not supported by the CPU back end",
+            "convert with trtkit, which quantizes all linear layers",
         ),
         (
             int((config.get("mapping") or {}).get("world_size", 1)) != 1,
