@@ -74,19 +74,9 @@ def resolve(source: str, base: Path, store: Path, progress: Progress) -> Path:
 
 
 def find(source: str, base: Path, store: Path) -> Path | None:
-    """Return the folder that :func:`resolve` would return, or None when that would have to convert.
-
-    Raises:
-        InputError: The model is on a hub and not fetched yet.
-    """
+    """Return the folder that :func:`resolve` would return, or None when that would have to fetch or convert."""
     if source.startswith(HUB):
-        folder = find_model(HubModel.parse(source))
-        if folder is None:
-            message = f"{source} is not fetched yet, and looking ahead fetches nothing"
-            raise InputError(
-                message, hint="name a commit that is in the hub's cache, or run the command itself"
-            )
-        return folder
+        return find_model(HubModel.parse(source))
     if source.startswith(_PYPI):
         requirement = source.removeprefix(_PYPI)
         kept = _package_folder(requirement, store) if requirement in PACKAGES else None

