@@ -50,7 +50,7 @@ FORMATS = [
 FORMULAS = {"fp8-rowwise": dequantize.fp8, "fp8": dequantize.fp8, "int8-wo": dequantize.baked}
 
 
-def quantized(folder: Path, edits, dtype, form, recipe=None) -> TrtllmCheckpoint:
+def quantized(folder: Path, edits, dtype, form, *, plain=True) -> TrtllmCheckpoint:
     config = CONFIG | SIZES
     tensors = tiny_tensors(config)
     for name, (where, value) in edits:
@@ -68,7 +68,8 @@ def quantized(folder: Path, edits, dtype, form, recipe=None) -> TrtllmCheckpoint
         }
     plan = quant_plan(weights)
     model = HfCheckpoint.open(source)
-    convert(model, folder / "plain", dtype=np.dtype(dtype).name, recipe=Plain(quant_plan("none")))
+    if plain:
+        convert(model, folder / "plain", dtype=np.dtype(dtype).name, recipe=Plain(quant_plan("none")))
     convert(model, folder / "out", dtype=np.dtype(dtype).name, recipe=recipe_for(plan, **arguments))
     assert verify(folder / "out") == []
     return TrtllmCheckpoint.open(folder / "out")
@@ -132,3 +133,11 @@ def test_smoothing_that_makes_weights_infinite_is_refused(tmp_path):
             quantized(
                 folder, [(name, (ONE, 3e38))], np.float32, ("int8-sq", {"smoothquant": mode, "alpha": 1.0})
             )
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_norms_that_are_not_finite_are_refused_by_name(tmp_path, bad, dtype):
+    name = "model.layers.0.post_attention_layernorm.weight"
+    with pytest.raises(InputError, match=name.replace(".", r"\.") + " holds NaN or infinity"):
+        quantized(tmp_path, [(name, ((3,), bad))], dtype, ("int8-sq", {}), plain=False)

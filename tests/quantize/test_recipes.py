@@ -88,6 +88,12 @@ def gpt2(folder: Path) -> Path:
     return write_model(folder, GPT2, shapes(GPT2))
 
 
+def gpt_neox(folder: Path) -> Path:
+    from tests.checkpoint import test_gpt_neox
+
+    return write_model(folder, test_gpt_neox.NEOX, test_gpt_neox.shapes(test_gpt_neox.NEOX))
+
+
 @pytest.mark.parametrize(
     ("build", "weights", "arguments", "ranks"),
     [
@@ -114,8 +120,10 @@ def test_other_families_are_quantized(tmp_path, write, build, weights, arguments
         (mixtral, "int8-sq", {}, "has no experts with int8-sq weights"),
         (mixtral, "fp8-rowwise", {}, "has no experts with fp8-rowwise weights"),
         (mixtral, "int8-sq", {"smoothquant": "qdq"}, "has no experts with int8-sq weights"),
-        (qwen3, "int8-sq", {}, r"attention\.q_layernorm\.weight: .* no such norm"),
-        (qwen3, "fp8-rowwise", {}, r"attention\.k_layernorm\.weight: .* no such norm"),
+        (qwen3, "int8-sq", {}, r"attention\.q_layernorm\.weight: .* nothing of the kind"),
+        (gpt_neox, "fp8-rowwise", {}, "need post_layernorm, which the model has not"),
+        (gpt_neox, "int8-sq", {}, "no SmoothQuant for GPTNeoXForCausalLM"),
+        (qwen3, "fp8-rowwise", {}, r"attention\.k_layernorm\.weight: .* nothing of the kind"),
     ],
 )
 def test_layers_that_tensorrt_llm_has_not_are_refused(tmp_path, write, build, weights, arguments, message):

@@ -19,6 +19,9 @@ from trtkit.errors import Problem
 _BLOCK = 1 << 16
 """Elements that are worked on at once: as float32 with a few temporaries they fit a cache of 1 MiB."""
 
+_QUANTIZING_NORMS = ("input_layernorm", "post_layernorm")
+_LAYERS = ("attention.qkv", "attention.dense", "mlp.fc", "mlp.gate", "mlp.proj")
+
 Parts = Mapping[str, Target]
 """Targets of a linear layer by what follows its name."""
 
@@ -121,36 +124,26 @@ def expert_problems(mapped: Sequence[MappedTensor], weights: str) -> list[Proble
     ]
 
 
-_QUANTIZING_NORMS = ("input_layernorm", "post_layernorm")
-
-
 def structure_problems(mapped: Sequence[MappedTensor], weights: str) -> list[Problem]:
-    """Return the tensors that decoder layers of the formats which quantize inside of their norms do not have.
+    """Return what does not fit into the decoder layers of formats that quantize inside of their norms.
 
-    There, each of the two norms is followed by a linear layer and hands int8 or fp8 to it; heads have no norms.
+    There, each of the two norms is followed by linear layers and hands int8 or fp8 to them; heads have no norms.
     """
-    inside = [
-        tensor for tensor in mapped if tensor.target.layer is not None and not tensor.target.rule.per_expert
-    ]
-    norms = {
-        local_name(tensor).split(".", maxsplit=1)[0]: tensor
-        for tensor in inside
-        if "norm" in local_name(tensor)
-    }
-    foreign = [
-        tensor
-        for tensor in inside
-        if "norm" in local_name(tensor) and not local_name(tensor).startswith(_QUANTIZING_NORMS)
-    ]
     hint = "use weights: none, int8-wo or fp8"
-    found = [
-        Problem(f"layers with {weights} weights have no such norm in TensorRT-LLM", tensor.target.name, hint)
-        for tensor in foreign
-    ]
-    lacking = [name for name in _QUANTIZING_NORMS if name not in norms]
-    if lacking:
-        message = (
-            f"layers with {weights} weights need the norm(s) {', '.join(lacking)}, which this model has not"
+    owners = {
+        local_name(tensor).rpartition(".")[0]: tensor
+        for tensor in mapped
+        if tensor.target.layer is not None and ("norm" in local_name(tensor) or tensor.target.rule.is_linear)
+    }
+    problems = [
+        Problem(
+            f"TensorRT-LLM's layers with {weights} weights have nothing of the kind", tensor.target.name, hint
         )
-        found.append(Problem(message, hint=hint))
-    return found
+        for owner, tensor in owners.items()
+        if owner not in _QUANTIZING_NORMS + _LAYERS and not tensor.target.rule.per_expert
+    ]
+    lacking = [name for name in _QUANTIZING_NORMS if name not in owners]
+    if lacking:
+        message = f"layers with {weights} weights need {' and '.join(lacking)}, which the model has not"
+        problems.append(Problem(message, hint=hint))
+    return problems

@@ -195,6 +195,7 @@ class _Smooth:
     def _norms(self, kernels: Kernels, scale: Doubles) -> Iterator[Piece]:
         for tensor in self.norms:
             target, info = self.group[0].layout.whole(tensor.target), tensor.plain[0]
+            kernels.amax(info.read(), 0, name=info.name, path=info.path)  # refuses what is not finite
             values = kernels.halved(info.read()) + np.float32(tensor.target.rule.plus)
             values = kernels.to_float16_grid((values / scale).astype(np.float32))
             yield target, 0, cast(values, target.dtype, name=info.name, path=info.path)[:, None]
