@@ -1,0 +1,142 @@
+"""The flow of the quality gate: source → baseline (kept in the store) → candidate → report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trtkit.checkpoint.hf import HfCheckpoint, read_json
+from trtkit.checkpoint.progress import Progress
+from trtkit.checkpoint.trtllm import TrtllmCheckpoint
+from trtkit.conventions import CHECKPOINT_CONFIG
+from trtkit.engine.manifest import code_digest, sha256_of
+from trtkit.engine.store import Stage, Store
+from trtkit.quantize.gate.baseline import Baseline, write_baseline
+from trtkit.quantize.gate.judge import Exam, Judged
+from trtkit.quantize.gate.limits import Limits
+from trtkit.quantize.gate.model import load_candidate
+from trtkit.quantize.gate.report import Report
+from trtkit.quantize.gate.samples import Samples, open_tokenizer, take_samples
+from trtkit.quantize.gate.task import read_questions
+from trtkit.quantize.gate.tensors import Candidate
+
+
+@dataclass(frozen=True)
+class GateOptions:
+    """What is asked, and what has to be reached."""
+
+    data: Path | None = None
+    """File or folder of held-out text; None for the built-in one."""
+    samples: int = 32
+    sample_tokens: int = 512
+    task_file: Path | None = None
+    dtype: str = "float32"
+    """Data type of weights and sums, of baseline and candidate alike."""
+    limits: Limits = field(default_factory=Limits)
+
+
+def run_gate(
+    source: HfCheckpoint, candidate: Path, options: GateOptions, store: Store, progress: Progress
+) -> Report:
+    """Judge a TensorRT-LLM checkpoint, or an engine folder of the CPU back end, by the model that it was made from.
+
+    Raises:
+        InputError: Candidate and source are of different models, or one of them cannot be run.
+        EnvironmentLacks: torch or transformers is not installed.
+    """
+    samples = take_samples(source, options.data, count=options.samples, length_tokens=options.sample_tokens)
+    questions = read_questions(options.task_file) if options.task_file else ()
+    engine = _is_engine(candidate)
+    # Checked before the baseline, which takes minutes.
+    opened = None if engine else Candidate.open(TrtllmCheckpoint.open(candidate), source)
+
+    def fill(out: Path) -> dict[str, Any]:
+        write_baseline(source, samples, questions, out, dtype=options.dtype, progress=progress)
+        return {"samples": len(samples.sequences), "tokens": samples.num_tokens}
+
+    product = store.produce(Stage("baseline", _baseline_inputs(source, samples, options), fill))
+    exam = Exam(
+        baseline=Baseline.open(product.path),
+        source=str(source.folder),
+        samples=samples,
+        questions=questions,
+        tokenizer=open_tokenizer(source),
+        limits=options.limits,
+        dtype=options.dtype,
+    )
+    judged = (
+        _judged_engine(candidate) if opened is None else _judged_checkpoint(opened, options.dtype, progress)
+    )
+    return exam.judge(judged, progress)
+
+
+def _baseline_inputs(source: HfCheckpoint, samples: Samples, options: GateOptions) -> dict[str, Any]:
+    import torch
+    import transformers
+
+    weights = sorted({info.path for info in source.tensors.values()} | {source.folder / CHECKPOINT_CONFIG})
+    return {
+        "code": code_digest(),
+        "source": {path.name: sha256_of(path) for path in weights},
+        "samples": samples.digest,
+        "task": sha256_of(options.task_file) if options.task_file else None,
+        "dtype": options.dtype,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def _judged_checkpoint(candidate: Candidate, dtype: str, progress: Progress) -> Judged:
+    def loaded(done: int, total: int) -> None:
+        progress("dequantize", done, total)
+
+    executor, errors = load_candidate(candidate, dtype=dtype, progress=loaded)
+    block = candidate.checkpoint.config.get("quantization") or {}
+    return Judged(
+        executor,
+        str(candidate.checkpoint.folder),
+        f"transformers, {dtype}, with the checkpoint's weights and rounding",
+        block.get("quant_algo"),
+        block.get("kv_cache_quant_algo"),
+        errors,
+        executor.hidden,
+    )
+
+
+def _is_engine(folder: Path) -> bool:
+    return read_json(folder / CHECKPOINT_CONFIG).get("backend") == "cpu"
+
+
+def _judged_engine(folder: Path) -> Judged:
+    config = read_json(folder / CHECKPOINT_CONFIG)
+    block = config.get("pretrained_config", {}).get("quantization") or {}
+    return Judged(EngineExecutor(folder), str(folder), "OpenVINO, the engine itself", block.get("quant_algo"))
+
+
+class EngineExecutor:
+    """An engine folder of the CPU back end: its model with a plain state instead of pages, and its own settings."""
+
+    def __init__(self, folder: Path) -> None:
+        import openvino as ov
+
+        from trtkit.engine.cpu.folder import EngineFolder
+
+        engine = EngineFolder.open(folder)
+        core = ov.Core()
+        self._compiled = core.compile_model(core.read_model(engine.model_file), "CPU", engine.properties)
+
+    def logits(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return the logits ``(length, vocab)``; the state is a new one for every sequence."""
+        length = len(tokens)
+        inputs = {
+            "input_ids": tokens[None],
+            "attention_mask": np.ones((1, length), np.int64),
+            "position_ids": np.arange(length, dtype=np.int64)[None],
+            "beam_idx": np.zeros(1, np.int32),
+        }
+        result = self._compiled.create_infer_request().infer(inputs)["logits"][0]
+        return np.array(result, np.float32)
