@@ -10,7 +10,7 @@ import typer
 
 from trtkit.cli.console import Output, fail, many, progress, say, show, show_json, warn
 from trtkit.cli.options import OutputOption
-from trtkit.contract.models import DType, KvCacheFormat, WeightFormat
+from trtkit.contract.formats import DType, KvCacheFormat, WeightFormat
 from trtkit.errors import VerificationError
 
 if TYPE_CHECKING:

@@ -5,10 +5,11 @@ Units are in the names. Nothing here reads a file, a network or a clock.
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from trtkit.contract.formats import BackendName, DType, KvCacheFormat, WeightFormat
 
 Milliseconds = Annotated[float, Field(gt=0, le=86_400_000, allow_inf_nan=False)]
 Tokens = Annotated[int, Field(ge=1)]
@@ -25,46 +26,6 @@ class _Section(BaseModel):
     """A part of the contract: unknown keys are errors, values are never coerced, nothing changes later."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
-
-
-class WeightFormat(str, enum.Enum):
-    """How the linear layers are quantized. The names are trtkit's; the plan maps them to ``quant_algo``."""
-
-    NONE = "none"
-    INT8_WO = "int8-wo"
-    INT8_SQ = "int8-sq"
-    FP8 = "fp8"
-    FP8_ROWWISE = "fp8-rowwise"
-    INT4_AWQ = "int4-awq"
-    INT4_GPTQ = "int4-gptq"
-    W4A8_AWQ = "w4a8-awq"
-
-
-class KvCacheFormat(str, enum.Enum):
-    """How the KV cache is stored; ``auto`` follows the back end."""
-
-    AUTO = "auto"
-    INT8 = "int8"
-    FP8 = "fp8"
-
-
-class BackendName(str, enum.Enum):
-    """Who compiles and runs the model."""
-
-    CPU = "cpu"
-    TENSORRT = "tensorrt"
-    RTX = "rtx"
-    LLMAPI = "llmapi"
-    EDGELLM = "edgellm"
-    VLLM = "vllm"
-
-
-class DType(str, enum.Enum):
-    """Data type of everything that is not quantized."""
-
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-    FLOAT32 = "float32"
 
 
 class Model(_Section):
