@@ -17,6 +17,7 @@ from trtkit.checkpoint.recipe import Plain
 from trtkit.checkpoint.storage import find_storage
 from trtkit.checkpoint.trtllm import verify
 from trtkit.errors import ContractError, InputError
+from trtkit.flow.convert import ConvertOptions, choose_recipe
 from trtkit.plan.types import QuantPlan
 
 
@@ -323,7 +324,16 @@ def test_sides_that_the_ranks_cannot_share_are_refused(tmp_path, form):
     folder = model.write(tmp_path / "hf", model.FORMATS[form]).folder
     message = failure(folder, ranks=Parallelism(tp=8))
     assert "multiples of 512, the layer is 256 x 256" in message
-    assert "use at most 4 ranks" in message
+    assert "numbers of ranks that fit: 1, 2, 4\n" in message
+
+
+def test_larger_groups_need_larger_sides(tmp_path, monkeypatch):
+    monkeypatch.setattr(model, "GROUP", 128)
+    form = model.Format(model.GPTQ | {"group_size": 128}, model.FORMATS["gptq-sym"].layer)
+    folder = model.write(tmp_path / "hf", form).folder
+    assert "groups of 128 needs both sides to be multiples of 512" in failure(folder, ranks=Parallelism(tp=4))
+    attempt(folder)
+    assert verify(folder.with_name("out")) == []
 
 
 @pytest.mark.parametrize("form", ["gptq-sym", "modelopt-int4"])
@@ -366,6 +376,16 @@ def test_quantized_weights_are_never_taken_for_plain_ones(tmp_path):
         convert(
             source, tmp_path / "out", dtype="float16", recipe=Plain(QuantPlan("none", "auto", None, None))
         )
+
+
+def test_the_source_chooses_the_recipe(tmp_path):
+    source = HfCheckpoint.open(model.write(tmp_path / "hf", model.FORMATS["ct-fp8"]).folder)
+    assert choose_recipe(source, ConvertOptions()).quantization == {
+        "quant_algo": "FP8",
+        "kv_cache_quant_algo": "FP8",
+    }
+    with pytest.raises(InputError, match="nothing would use alpha"):
+        choose_recipe(source, ConvertOptions(alpha=0.7))
 
 
 def test_what_was_not_run_on_a_gpu_is_said():

@@ -66,7 +66,7 @@ def _side_problems(storage: Quantized, tensor: MappedTensor, layout: Layout) -> 
     multiple = unit * layout.ranks.tp
     if out % multiple or width % multiple:
         sizes = [tp for tp in range(1, layout.ranks.tp) if not math.gcd(out, width) % (unit * tp)]
-        fewer = f"use at most {sizes[-1]} ranks" if sizes else _ORIGINAL
+        fewer = f"numbers of ranks that fit: {', '.join(map(str, sizes))}" if sizes else _ORIGINAL
         message = (
             f"INT4 with groups of {storage.group_size} needs both sides to be multiples of {multiple}, "
             f"the layer is {out} x {width}"
