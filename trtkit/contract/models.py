@@ -38,6 +38,35 @@ class Model(_Section):
     """Data type of the converted checkpoint."""
 
 
+class Gate(_Section):
+    """How far the quantized model may be from its source; of 95 % intervals over the samples the worse end counts."""
+
+    max_kl: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
+    """Largest KL(source || quantized) per token, nats. INT4 needs one of its own: it often lies around 0.2."""
+    min_top1: Fraction = 0.9
+    """Smallest share of tokens that both put first, times the share that the source in bfloat16 reaches."""
+    max_ppl_ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
+    """Largest perplexity, times the source's; left out, it is only reported."""
+    data: str | None = None
+    """Held-out text: .txt, .jsonl or .parquet, relative to the contract; left out, the built-in one."""
+    samples: Annotated[int, Field(ge=2, le=100_000)] = 32
+    """Pieces of text that both read."""
+    sample_tokens: Annotated[int, Field(ge=8)] = 512
+    """Tokens of each."""
+    task_file: str | None = None
+    """Questions with choices, as JSON lines (question, choices, answer), relative to the contract."""
+    min_accuracy: Fraction | None = None
+    """Smallest share of these that must be answered rightly; left out, it is only reported."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What both are computed in; bfloat16 for models whose float32 copy does not fit, and without a floor."""
+
+    @model_validator(mode="after")
+    def _accuracy_needs_questions(self) -> Gate:
+        if self.min_accuracy is not None and self.task_file is None:
+            raise ValueError("min_accuracy needs questions: name a task_file")
+        return self
+
+
 class Quantization(_Section):
     """How weights and KV cache are stored."""
 
@@ -47,6 +76,21 @@ class Quantization(_Section):
     """Format of the KV cache."""
     group_size: Annotated[int, Field(ge=1)] | None = None
     """INT4 formats: input channels that share a scale; left out, 128."""
+    gate: Gate | None = None
+    """What must be reached before anything is built from the quantized model; left out, nothing is measured."""
+    fallback: Annotated[
+        list[Annotated[WeightFormat, Field(strict=False)]], Field(examples=[["int8-wo", "none"]])
+    ] = []
+    """Formats to try in this order when the gate says no."""
+
+    @model_validator(mode="after")
+    def _fallback_needs_gate(self) -> Quantization:
+        if self.fallback and self.gate is None:
+            raise ValueError("fallback is for when the gate says no: add a gate")
+        chain = [self.weights, *self.fallback]
+        if len(set(chain)) < len(chain):
+            raise ValueError("weights and fallback name a format twice")
+        return self
 
 
 class Limits(_Section):

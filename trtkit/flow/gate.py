@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 from trtkit.checkpoint.hf import HfCheckpoint, read_json
 from trtkit.checkpoint.progress import Progress
+from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint
-from trtkit.conventions import CHECKPOINT_CONFIG
+from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.engine.manifest import code_digest, sha256_of
 from trtkit.engine.store import Stage, Store
+from trtkit.errors import InputError
 from trtkit.quantize.gate.baseline import Baseline, write_baseline
 from trtkit.quantize.gate.judge import Exam, Judged
 from trtkit.quantize.gate.limits import Limits
@@ -39,6 +41,22 @@ class GateOptions:
     limits: Limits = field(default_factory=Limits)
 
 
+def gate_source(
+    baseline: str, candidate: Path, options: GateOptions, store: Store, progress: Progress
+) -> Report:
+    """Find or fetch the baseline, and judge the candidate by it.
+
+    Raises:
+        InputError: There is no such baseline; see :func:`run_gate` for the rest.
+    """
+    if (Path(baseline) / rank_file(0)).is_file():
+        message = "is a TensorRT-LLM checkpoint, which has neither a tokenizer nor a model that runs here"
+        hint = "give the Hugging Face folder that it was converted from"
+        raise InputError(message, path=baseline, hint=hint)
+    folder = resolve_source(baseline, Path.cwd(), store.root / "source", progress)
+    return run_gate(HfCheckpoint.open(folder), candidate, options, store, progress)
+
+
 def run_gate(
     source: HfCheckpoint, candidate: Path, options: GateOptions, store: Store, progress: Progress
 ) -> Report:
@@ -48,6 +66,8 @@ def run_gate(
         InputError: Candidate and source are of different models, or one of them cannot be run.
         EnvironmentLacks: torch or transformers is not installed.
     """
+    if options.limits.min_accuracy is not None and options.task_file is None:
+        raise InputError("a smallest accuracy needs questions", hint="give a task file")
     samples = take_samples(source, options.data, count=options.samples, length_tokens=options.sample_tokens)
     questions = read_questions(options.task_file) if options.task_file else ()
     engine = _is_engine(candidate)

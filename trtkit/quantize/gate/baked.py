@@ -39,7 +39,7 @@ def unbaked_int4(weight: Array, layout: str) -> Codes:
     packed = np.ascontiguousarray(weight).view(np.uint8).reshape(-1)
     nibbles = np.stack([packed & 15, packed >> 4], axis=-1)
     if layout == "transposed":
-        signed = (nibbles.astype(np.int8) ^ np.int8(8)) - np.int8(8)
+        signed: Codes = (nibbles.astype(np.int8) ^ np.int8(8)) - np.int8(8)
         return signed.reshape(rows, columns)
     _check(layout)
     straight = np.empty((nibbles.size // 8, 8), np.uint8)

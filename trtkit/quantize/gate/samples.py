@@ -13,6 +13,7 @@ import numpy as np
 
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.errors import InputError
+from trtkit.quantize.calibrate import texts
 from trtkit.quantize.calibrate.data import Data
 from trtkit.quantize.gate.executor import Tokens
 
@@ -64,6 +65,10 @@ def take_samples(source: HfCheckpoint, data: Path | None, *, count: int, length_
         pieces.append(np.concatenate([start, piece]))
         if len(pieces) == count:
             break
+    largest = max((int(piece.max()) for piece in pieces), default=0)
+    if largest >= source.config.vocab_size:
+        message = f"the tokenizer gives token {largest}, and the model has {source.config.vocab_size}"
+        raise InputError(message, path=source.folder, hint="take tokenizer and model from one place")
     if len(pieces) < MIN_SAMPLES:
         message = f"the text fills {len(pieces)} samples of {room} tokens, at least {MIN_SAMPLES} are needed"
         raise InputError(message, path=origin, hint="give more text, or shorter samples")
@@ -81,9 +86,12 @@ def open_tokenizer(source: HfCheckpoint) -> Any:
     if source.tokenizer_file is None:
         raise InputError("there is no tokenizer.json", path=source.folder, hint="save the tokenizer there")
     try:
-        return Tokenizer.from_file(str(source.tokenizer_file))
+        tokenizer = Tokenizer.from_file(str(source.tokenizer_file))
     except Exception as error:  # the binding raises bare Exception
         raise InputError(f"the tokenizer cannot be read: {error}", path=source.tokenizer_file) from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def _start(tokenizer: Any, source: HfCheckpoint) -> Tokens:
@@ -106,6 +114,4 @@ def _texts(data: Path | None) -> Iterator[str]:
     if data is not None:
         yield from (record.text for record in Data(data).records())
         return
-    from pydoc_data.topics import topics
-
-    yield from (text for _, text in sorted(topics.items()))
+    yield texts.held_out()
