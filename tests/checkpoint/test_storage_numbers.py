@@ -6,6 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -208,6 +209,15 @@ def test_fp8_experts_have_a_scale_each(tmp_path, ranks):
                 got = tensors[f"{key}.weight"][place].astype(np.float32) * scale
                 limit = np.maximum(np.abs(want) * 2**-4, scale * 2**-10) if name == "fc" else 1e-6
                 assert (np.abs(got - want) <= limit * 1.0001).all()
+
+
+def test_the_code_of_zero_is_zero_by_the_scale_that_the_engine_has(tmp_path):
+    checkpoint = converted(model.write(tmp_path / "hf", model.FORMATS["gptq-asym"]).folder, dtype="bfloat16")
+    tensors, key = model.load(checkpoint.folder / "rank0.safetensors"), "transformer.layers.1.mlp.fc"
+    # The file keeps what the source has; loaders round it.
+    scales = tensors[f"{key}.weights_scaling_factor"].astype(ml_dtypes.bfloat16).astype(np.float32).T
+    zeros = tensors[f"{key}.zero"].astype(np.float32)
+    assert (zeros == (np.rint(zeros / scales) * scales).astype(ml_dtypes.bfloat16)).all()
 
 
 def test_biases_stay_plain(tmp_path):

@@ -21,6 +21,7 @@ from trtkit.checkpoint.jobs import Copy, Job, Layout, Target
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.safetensors import TensorInfo
 from trtkit.checkpoint.storage.quantized import AUTO, Quantized
+from trtkit.checkpoint.storage.storage import Stored
 from trtkit.errors import ContractError, Problem, Severity
 
 _LEAVE_OUT = "leave it out, or give the checkpoint that the source was quantized from"
@@ -148,9 +149,8 @@ class TakenOver:
             if key in source.parts
         ]
         if caches and tensor.target.layer is not None:
-            # One factor for both in the engine; the larger one loses no large value.
-            largest = lambda: whole(one(max(read_scale(*each).reshape(-1)[0] for each in caches)))  # noqa: E731
-            yield Made(layout.layer_part(tensor.target.layer, KV_CACHE_SCALE), largest)
+            target = layout.layer_part(tensor.target.layer, KV_CACHE_SCALE)
+            yield Made(target, lambda: whole(one(_cache_scale(caches))))
 
     def _rows(self, tensor: MappedTensor, layout: Layout) -> Mapping[str, Callable[[], Rows]]:
         packing = self.storage.packing
@@ -195,3 +195,8 @@ class TakenOver:
     @property
     def _scheme(self) -> Scheme:
         return SCHEMES[self._algorithm]
+
+
+def _cache_scale(parts: Sequence[tuple[Stored, str]]) -> np.float32:
+    """Return the one factor that the engine has for K and V; with the larger one no value is cut off."""
+    return max(read_scale(source, key).reshape(-1)[0] for source, key in parts)
