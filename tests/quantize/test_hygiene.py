@@ -87,7 +87,7 @@ def read(folder: Path) -> dict[str, np.ndarray]:
     dtype=st.sampled_from([np.float32, ml_dtypes.bfloat16, np.float16]),
     form=st.sampled_from(FORMATS),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 def test_scales_are_sound_and_weights_come_back(injuries, dtype, form):
     limit = float(ml_dtypes.finfo(dtype).max)
     edits = [(name, (INJURIES[kind][0], min(INJURIES[kind][1], limit / 2))) for name, kind in injuries]

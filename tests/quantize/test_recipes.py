@@ -38,7 +38,6 @@ from trtkit.quantize.weight_only import WeightLayout
         ("int8-wo", "auto", {"target_sm": 100}, "SM 100 is not known"),
         ("int8-wo", "auto", {"target_sm": 90}, "SM 90 is not known but for TensorRT-LLM 0.17"),
         ("int8-wo", "auto", {"target_sm": 90, "trtllm_version": "1.0.0"}, "not known but for TensorRT-LLM 0.17"),
-        ("int4-awq", "auto", {}, "does not write 'int4-awq' weights"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_honoured_is_refused(weights, kv_cache, arguments, message):

@@ -61,7 +61,7 @@ class Linear:
         """Yield the weight front to back; a block is valid until the next one is asked for."""
         row, rule = 0, self.tensor.target.rule
         for source, rows in row_blocks(self.tensor.plain, rule.arrange, self.layout.config):
-            step = max(1, _BLOCK // rows.shape[1])
+            step = block_rows(rows.shape[1])
             for start in range(0, len(rows), step):
                 yield Block(row + start, rows[start : start + step], source)
             row += len(rows)
@@ -70,6 +70,11 @@ class Linear:
 def local_name(tensor: MappedTensor) -> str:
     """Return a tensor's name inside of its decoder layer: ``mlp.fc.weight``."""
     return tensor.target.name.split(".", 3)[-1] if tensor.target.layer is not None else tensor.target.name
+
+
+def block_rows(columns: int) -> int:
+    """Return the most rows that a block has."""
+    return max(1, _BLOCK // columns)
 
 
 def block_amax(kernels: Kernels, block: Block, axis: int) -> Floats:

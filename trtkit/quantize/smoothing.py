@@ -14,7 +14,7 @@ import numpy.typing as npt
 from trtkit.checkpoint.kernels import Floats, Kernels
 from trtkit.checkpoint.safetensors import Array
 from trtkit.errors import InputError
-from trtkit.quantize.linear import Block, Linear, block_amax
+from trtkit.quantize.linear import Block, Linear, block_amax, block_rows
 
 Doubles = npt.NDArray[np.float64]
 _SMALLEST = 1e-5
@@ -47,11 +47,17 @@ class Smoothed:
 
     kernels: Kernels
     scale: Doubles
+    """``s`` for each row of a block: numpy takes longer to repeat it every time."""
+
+    @classmethod
+    def by(cls, scale: Doubles, kernels: Kernels) -> Smoothed:
+        """Smooth by ``s``."""
+        return cls(kernels, np.tile(scale, (block_rows(len(scale)), 1)))
 
     def __call__(self, block: Block) -> Floats:
         """Return a block of them."""
         with np.errstate(over="ignore", invalid="ignore"):  # row_amax refuses it by name
-            values = self.kernels.product(self.kernels.halved(block.values), self.scale)
+            values = self.kernels.product(self.kernels.halved(block.values), self.scale[: len(block.values)])
             return self.kernels.to_float16_grid(values)
 
 

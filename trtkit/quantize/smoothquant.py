@@ -182,7 +182,7 @@ class _Smooth:
         if self.input_scale is not None:
             dynamic = self.recipe.mode.per_token
             yield self.input_scale, 0, scalar(1.0 if dynamic else to_int)
-        smoothed = Smoothed(kernels, scale)
+        smoothed = Smoothed.by(scale, kernels)
         for linear, parts in zip(self.group, self.parts, strict=True):
             if "smoother" in parts:
                 yield parts["smoother"], 0, scale.astype(np.float32)[None]
