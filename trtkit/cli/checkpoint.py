@@ -139,6 +139,7 @@ def convert(
         smoothquant=smoothquant,
         alpha=alpha,
         kv_scale=kv_scale,
+        form=export.value,
     )
     with progress() as report:
         conversion = prepare_source(source, options, Store(), report)

@@ -53,6 +53,7 @@ class ConvertOptions:
     smoothquant: str | None = None
     alpha: float | None = None
     kv_scale: str | None = None
+    form: str = FORMS[0]
 
     @property
     def recipe_arguments(self) -> dict[str, Any]:
@@ -95,7 +96,8 @@ def choose_recipe(source: HfCheckpoint, options: ConvertOptions) -> Recipe:
     """
     weights, kv_cache, arguments = options.weights, options.kv_cache, options.recipe_arguments
     if not isinstance(source.storage, Quantized):
-        return recipe_for(quant_plan(weights or "none", kv_cache or "auto"), **arguments)
+        clamps = options.form == FORMS[0]
+        return recipe_for(quant_plan(weights or "none", kv_cache or "auto"), clamps=clamps, **arguments)
     target = {name: arguments.pop(name, None) for name in ("target_sm", "trtllm_version")}
     if arguments:
         message = f"the source is quantized already, and nothing would use {', '.join(arguments)}"
