@@ -144,6 +144,17 @@ SCHEMES: dict[str | None, Scheme] = {
         ),
         flags={"group_size": 128, "has_zero_point": False, "pre_quant_scale": True},
     ),
+    # The same with activations in FP8: their scale, and the one that brings INT4's scales into FP8's range.
+    "W4A8_AWQ": Scheme(
+        (
+            Part("weight", ("int8",), (Axis.OUT_PAIRS, Axis.IN)),
+            Part("weights_scaling_factor", _FLOATS, (Axis.OUT, Axis.IN_GROUPS)),
+            Part("prequant_scaling_factor", (MODEL_DTYPE,), (Axis.IN,), when="pre_quant_scale"),
+            Part("activation_scaling_factor", ("float32",), (Axis.ONE,)),
+            Part("weights_scaling_factor_2", ("float32",), (Axis.ONE,)),
+        ),
+        flags={"group_size": 128, "has_zero_point": False, "pre_quant_scale": True},
+    ),
     # In the layout of one GPU family already: loaders take everything as it is.
     "W4A16_GPTQ": Scheme(
         (

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from trtkit.checkpoint.recipe import WEIGHT_ONLY, Plain, Recipe
+from trtkit.checkpoint.recipe import Plain, Recipe
 from trtkit.errors import InputError
 from trtkit.plan.types import QuantPlan
 from trtkit.quantize.act_range import ActRange
 from trtkit.quantize.fp8 import Fp8
 from trtkit.quantize.fp8_rowwise import Fp8Rowwise
+from trtkit.quantize.int4 import WEIGHTS as INT4
+from trtkit.quantize.int4 import Int4
 from trtkit.quantize.kv_cache import KvCache, KvScale
 from trtkit.quantize.smoothquant import Mode, SmoothQuant
 from trtkit.quantize.smoothquant_qdq import SmoothQuantQdq
@@ -32,18 +34,23 @@ def recipe_for(
     target_sm: int | None = None,
     trtllm_version: str | None = None,
     kv_scale: str = KvScale.QKV.value,
+    clamps: bool = True,
 ) -> Recipe:
     """Return the recipe of a plan's formats.
 
     ``ranges`` is a file of activation ranges (see ``act_range``). ``smoothquant`` and ``alpha`` belong to ``int8-sq``,
     ``target_sm`` and ``trtllm_version`` to ``int8-wo`` in the layout of one GPU, ``kv_scale`` to an INT8 KV cache.
+    Without ``clamps``, ``fp8-rowwise`` leaves activations unbounded, for engines that know no bound.
 
     Raises:
         InputError: This release does not write them, an argument is missing, or nothing would use it.
     """
     _check_used(plan, smoothquant, alpha, target_sm, kv_scale)
     opened = _open(plan, ranges)
-    weights = _weights(plan, opened, smoothquant, alpha)
+    if plan.weights == "fp8-rowwise":
+        weights: Recipe = Fp8Rowwise(plan) if clamps else Fp8Rowwise(plan, clamp=None)
+    else:
+        weights = _weights(plan, opened, smoothquant, alpha)
     if target_sm is not None:
         WeightLayout.of(target_sm, trtllm_version)
         weights = BakedWeightOnly(plan, target_sm, trtllm_version)
@@ -53,10 +60,10 @@ def recipe_for(
 
 
 def _weights(plan: QuantPlan, ranges: ActRange | None, smoothquant: str, alpha: float) -> Recipe:
-    if plan.weights == "fp8-rowwise":
-        return Fp8Rowwise(plan)
     if ranges is not None and plan.weights == "fp8":
         return Fp8(plan, ranges)
+    if ranges is not None and plan.weights in INT4:
+        return Int4.open(plan, ranges)
     if ranges is not None and plan.weights == "int8-sq":
         if smoothquant == QDQ:
             return SmoothQuantQdq(plan, ranges, alpha)
@@ -66,10 +73,7 @@ def _weights(plan: QuantPlan, ranges: ActRange | None, smoothquant: str, alpha: 
 
 def _open(plan: QuantPlan, path: Path | None) -> ActRange | None:
     """Open the ranges if there are users of them."""
-    if plan.quant_algo not in (None, WEIGHT_ONLY) and plan.weights not in ("fp8", "fp8-rowwise", "int8-sq"):
-        message = f"this release does not write {plan.weights!r} weights ({plan.quant_algo})"
-        raise InputError(message, hint="use none, int8-wo, int8-sq, fp8 or fp8-rowwise")
-    needing = [plan.weights] if plan.weights in ("fp8", "int8-sq") else []
+    needing = [plan.weights] if plan.weights in ("fp8", "int8-sq", *INT4) else []
     needing += ["an INT8 KV cache"] if plan.kv_cache_quant_algo == "INT8" else []
     if path is not None:
         if not needing and plan.kv_cache_quant_algo is None:

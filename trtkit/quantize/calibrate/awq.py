@@ -1,4 +1,4 @@
-"""AWQ: factors for input channels that make room for those weights which matter most, and clipping.
+"""AWQ: factors for input channels that make room for those weights which matter most.
 
 Layers that share an input have one factor ``p`` for each channel: the input is multiplied with it, the weights are
 divided by it. Candidates are ``1 / p = x**a`` (Lin et al., 2023) and ``x**a / w**(1 - a)`` (ModelOpt), where x are mean
@@ -8,11 +8,10 @@ magnitudes of the input's channels and w those of the weights; the one whose out
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trtkit.quantize.calibrate.gram import Gram
-from trtkit.quantize.calibrate.grid import LEVELS, best_scales, in_groups, plain_scales, quantized
+from trtkit.quantize.calibrate.grid import in_groups, plain_scales, quantized
 
 if TYPE_CHECKING:
     import torch
@@ -21,18 +20,8 @@ _STEPS = 20
 _SMALLEST = 1e-4
 
 
-@dataclass(frozen=True)
-class Awq:
-    """What is found for layers that share an input."""
-
-    prequant: torch.Tensor
-    """What the input is multiplied with, ``(in,)``; representable in bfloat16."""
-    clips: Sequence[torch.Tensor]
-    """For each layer the largest magnitudes that are kept of its divided weights, ``(out, groups)``."""
-
-
-def search_awq(weights: Sequence[torch.Tensor], gram: Gram, group_size: int) -> Awq:
-    """Find factors and clipping for weights ``(out, in)``, which are float32."""
+def search_factors(weights: Sequence[torch.Tensor], gram: Gram, group_size: int) -> torch.Tensor:
+    """Return ``p`` for weights ``(out, in)`` that share an input, all float32; bfloat16 and float16 hold it exactly."""
     import torch
 
     joined = torch.cat(list(weights))
@@ -41,10 +30,7 @@ def search_awq(weights: Sequence[torch.Tensor], gram: Gram, group_size: int) -> 
         loss = _loss(joined, scale, gram.products, group_size)
         if loss < least:
             best, least = scale, loss
-    prequant = (1 / best).to(torch.bfloat16).float()
-    products = gram.products * prequant * prequant[:, None]
-    clips = [best_scales(weight / prequant, products, group_size) * LEVELS for weight in weights]
-    return Awq(prequant, clips)
+    return (1 / best).to(torch.bfloat16).float()
 
 
 def _candidates(weight: torch.Tensor, gram: Gram, group_size: int) -> Iterator[torch.Tensor]:

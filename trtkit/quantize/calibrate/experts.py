@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trtkit.errors import InputError
+from trtkit.quantize.calibrate.purpose import Unreached
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
-
-
-class Unreached(str, enum.Enum):
-    """What becomes of experts that no token came to."""
-
-    ABORT = "abort"
-    BORROW = "borrow"
 
 
 def separate_experts(layer: nn.Module, names: Sequence[str]) -> None:

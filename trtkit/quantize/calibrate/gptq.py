@@ -26,6 +26,11 @@ class Gptq(NamedTuple):
     scales: torch.Tensor
     """``(out, groups)``, float32."""
 
+    def weight(self) -> torch.Tensor:
+        """Return what they stand for, ``(out, in)``."""
+        groups = self.codes.float().view(*self.scales.shape, -1)
+        return (groups * self.scales[..., None]).flatten(1)
+
 
 def search_gptq(weight: torch.Tensor, products: torch.Tensor, group_size: int, *, name: str) -> Gptq:
     """Quantize ``(out, in)`` for inputs whose products ``X^T X`` are given.

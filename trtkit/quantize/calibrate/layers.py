@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from trtkit.catalog.architectures.architecture import Arrange
 from trtkit.catalog.parallel import ONE_RANK
 from trtkit.checkpoint.blocks import row_order
-from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.jobs import Layout
 from trtkit.checkpoint.mapping import MappedTensor, map_tensors
 from trtkit.checkpoint.safetensors import TensorInfo
-from trtkit.errors import ContractError
-from trtkit.quantize.linear import Linear, linears, quantized_problems
+from trtkit.checkpoint.storage.storage import PLAIN
+from trtkit.errors import InputError
+from trtkit.quantize.linear import Linear, linears
 from trtkit.quantize.sharing import sharing_input
 
 
@@ -31,15 +31,20 @@ class LinearGroup:
 
 
 class ModelLayers:
-    """The decoder layers of a source, from headers alone."""
+    """The decoder layers of a source, from headers alone.
+
+    Raises:
+        InputError: Tensors are missing, left over, or quantized already.
+    """
 
     def __init__(self, source: HfCheckpoint) -> None:
         self.config = source.config
+        if source.storage is not PLAIN:
+            hint = "calibrate the checkpoint that it was made from"
+            raise InputError("the weights are quantized already", path=source.folder, hint=hint)
         self.mapped = map_tensors(
             source.config, source.tensors, file=str(source.folder), storage=source.storage
         )
-        if problems := quantized_problems(self.mapped, "quantized"):
-            raise ContractError(condense(problems, file=str(source.folder)))
         self.layout = Layout(source.config, "bfloat16", ONE_RANK)
         self._by_layer: dict[int, list[Linear]] = defaultdict(list)
         for linear in linears(self.mapped, self.layout):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import json
 from collections.abc import Mapping
@@ -12,27 +11,10 @@ from typing import Any
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.errors import ContractError, InputError, Problem
 from trtkit.quantize.calibrate.data import Data
-from trtkit.quantize.calibrate.experts import Unreached
 from trtkit.quantize.calibrate.layers import LinearGroup, ModelLayers
+from trtkit.quantize.calibrate.purpose import Purpose, Unreached
 from trtkit.quantize.calibrate.samples import SampleSet
-
-METADATA = "trtkit"
-"""Key of the header's texts that holds all of it, as JSON: one key has one order."""
-_READ_BYTES = 1 << 22
-
-
-class Purpose(str, enum.Enum):
-    """What the file is for: ranges are in each; weights in INT4 are looked for only when asked."""
-
-    RANGES = "ranges"
-    INT4_AWQ = "int4-awq"
-    INT4_GPTQ = "int4-gptq"
-    W4A8_AWQ = "w4a8-awq"
-
-    @property
-    def is_int4(self) -> bool:
-        """Whether weights are looked for."""
-        return self is not Purpose.RANGES
+from trtkit.quantize.digest import weights_digest
 
 
 @dataclass(frozen=True)
@@ -84,19 +66,8 @@ def _side_problem(group: LinearGroup, size: int) -> Problem:
     return Problem(message, key=group.names[0], hint=hint)
 
 
-def source_digest(source: HfCheckpoint) -> str:
-    """Return the SHA-256 of configuration and weights, by their bytes."""
-    digest = hashlib.sha256()
-    weights = sorted({info.path for info in source.tensors.values()})
-    for path in (source.folder / "config.json", *weights):
-        with path.open("rb") as file:
-            while block := file.read(_READ_BYTES):
-                digest.update(block)
-    return digest.hexdigest()
-
-
 def describe(
-    source: HfCheckpoint, request: Request, samples: SampleSet, group_size: int | None, device: str
+    source: HfCheckpoint, layers: ModelLayers, request: Request, samples: SampleSet, group_size: int | None
 ) -> Mapping[str, Any]:
     """Return what the file says of itself; what decides its numbers is in it."""
     import torch
@@ -109,7 +80,8 @@ def describe(
         ids.update(len(sample.ids).to_bytes(8, "little") + sample.ids.tobytes())
     return {
         "schema": 1,
-        "source_sha256": source_digest(source),
+        "weights_sha256": weights_digest(layers.mapped),
+        "config_sha256": hashlib.sha256((source.folder / "config.json").read_bytes()).hexdigest(),
         "architecture": source.config.architecture,
         "for": request.purpose.value,
         "group_size": group_size,
@@ -122,7 +94,6 @@ def describe(
         "max_length": request.max_tokens,
         "seed": request.seed,
         "unreached": request.unreached.value,
-        "device": device,
         "trtkit": trtkit.__version__,
         "torch": torch.__version__,
         "transformers": transformers.__version__,

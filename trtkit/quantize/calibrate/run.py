@@ -17,12 +17,13 @@ from trtkit.quantize.calibrate.head import head_ranges
 from trtkit.quantize.calibrate.layers import ModelLayers
 from trtkit.quantize.calibrate.needs import Needs, check_memory, estimate
 from trtkit.quantize.calibrate.ranges import KvRecorder, Ranges, linear_modules, recording, rows_of
-from trtkit.quantize.calibrate.request import METADATA, Request, choose_group, describe, digest_of
+from trtkit.quantize.calibrate.request import Request, choose_group, describe, digest_of
 from trtkit.quantize.calibrate.rotation import keys_before_rotation, watching_key_norm
 from trtkit.quantize.calibrate.samples import SampleSet, draw
 from trtkit.quantize.calibrate.search import search_int4
 from trtkit.quantize.calibrate.skeleton import Skeleton
 from trtkit.quantize.calibrate.state import HiddenStates, State, opened
+from trtkit.quantize.int4_weights import METADATA
 
 if TYPE_CHECKING:
     import torch
@@ -68,7 +69,10 @@ class Calibration:
         started_s = time.monotonic()
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         check_memory(self.needs, device, out)
-        description = describe(self.source, self.request, self.samples, self.group_size, device.type)
+        description = {
+            **describe(self.source, self.layers, self.request, self.samples, self.group_size),
+            "device": device.type,
+        }
         with opened(out, digest_of(description), self._hidden_states) as state:
             first = state.next_stage
             _Run(self, Skeleton(self.source, device), state, progress).all_from(first)

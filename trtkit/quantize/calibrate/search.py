@@ -1,20 +1,32 @@
-"""INT4 weights of one decoder layer, as they go into the file."""
+"""INT4 weights of one decoder layer, as they go into the file.
+
+Both algorithms round as GPTQ does, in scales that clip where that loses least. AWQ does it with and without factors for
+the input channels, and keeps those factors that help.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from trtkit.quantize.calibrate.awq import search_awq
-from trtkit.quantize.calibrate.gptq import search_gptq
+from trtkit.quantize.calibrate.awq import search_factors
+from trtkit.quantize.calibrate.gptq import Gptq, search_gptq
 from trtkit.quantize.calibrate.gram import Gram
 from trtkit.quantize.calibrate.layers import LinearGroup
+from trtkit.quantize.calibrate.purpose import Purpose
 from trtkit.quantize.calibrate.ranges import rows_of
-from trtkit.quantize.calibrate.request import Purpose
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+
+class _Rounded(NamedTuple):
+    """Layers that share an input."""
+
+    prequant: torch.Tensor
+    layers: Sequence[Gptq]
+    loss: float
 
 
 def search_int4(
@@ -24,19 +36,19 @@ def search_int4(
     grams: Mapping[str, Gram],
     group_size: int,
 ) -> dict[str, torch.Tensor]:
-    """Return ``name|prequant`` and ``name|clip`` of AWQ, or ``name|codes`` and ``name|scale`` of GPTQ."""
+    """Return ``name|codes`` and ``name|scale``, with AWQ ``name|prequant`` too.
+
+    Raises:
+        InputError: The samples do not say enough about a layer.
+    """
     found: dict[str, torch.Tensor] = {}
     for group in groups:
-        gram = grams[group.names[0]]
-        weights = [rows_of(modules[name]).float() for name in group.names]
-        if purpose is Purpose.INT4_GPTQ:
-            for name, weight in zip(group.names, weights, strict=True):
-                result = search_gptq(weight, gram.products, group_size, name=name)
-                found |= {f"{name}|codes": pack(result.codes), f"{name}|scale": result.scales}
-        else:
-            awq = search_awq(weights, gram, group_size)
-            for name, clip in zip(group.names, awq.clips, strict=True):
-                found |= {f"{name}|prequant": awq.prequant, f"{name}|clip": clip}
+        weights = {name: rows_of(modules[name]).float() for name in group.names}
+        best = _search(purpose, weights, grams[group.names[0]], group_size)
+        for name, layer in zip(group.names, best.layers, strict=True):
+            found |= {f"{name}|codes": pack(layer.codes), f"{name}|scale": layer.scales}
+            if purpose is not Purpose.INT4_GPTQ:
+                found[f"{name}|prequant"] = best.prequant
     return found
 
 
@@ -46,3 +58,27 @@ def pack(codes: torch.Tensor) -> torch.Tensor:
 
     halves = (codes & 0xF).to(torch.uint8)
     return halves[:, 0::2] | halves[:, 1::2] << 4
+
+
+def _search(purpose: Purpose, weights: Mapping[str, torch.Tensor], gram: Gram, group_size: int) -> _Rounded:
+    import torch
+
+    plain = _round(weights, torch.ones_like(gram.mean_magnitudes), gram, group_size)
+    if purpose is Purpose.INT4_GPTQ:
+        return plain
+    factors = search_factors(list(weights.values()), gram, group_size)
+    scaled = _round(weights, factors, gram, group_size)
+    return min(plain, scaled, key=lambda rounded: rounded.loss)
+
+
+def _round(
+    weights: Mapping[str, torch.Tensor], prequant: torch.Tensor, gram: Gram, group_size: int
+) -> _Rounded:
+    products = gram.products * prequant * prequant[:, None]
+    layers, loss = [], 0.0
+    for name, weight in weights.items():
+        scaled = weight / prequant
+        layers.append(search_gptq(scaled, products, group_size, name=name))
+        error = scaled - layers[-1].weight()
+        loss += float(((error @ products) * error).sum())
+    return _Rounded(prequant, layers, loss)
