@@ -50,10 +50,10 @@ class BackendFacts:
 
 
 BACKENDS: dict[str, BackendFacts] = {
-    # OpenVINO's CPU plugin has one block size.
+    # OpenVINO's CPU plugin has one block size, and its products are int8 where the format's are, else float32.
     "cpu": BackendFacts(
-        ("none", "int8-wo"),
-        ("auto",),
+        ("none", "int8-wo", "int8-sq", "fp8", "fp8-rowwise", "int4-awq"),
+        ("auto", "int8", "fp8"),
         (32,),
         max_ranks=1,
         needs_gpu=False,

@@ -132,7 +132,7 @@ def memory_holds_all(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator
     memory = plan.memory
     if memory.available_bytes is None:
         return
-    fixed = memory.weights_bytes + memory.activation_bytes
+    fixed = memory.weights_bytes + memory.activation_bytes + memory.overhead_bytes
     if fixed > memory.available_bytes:
         message = f"weights and buffers need {_mb(fixed)}, there are {_mb(memory.available_bytes)}"
         yield Problem(
@@ -144,6 +144,15 @@ def memory_holds_all(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator
         need = wanted * memory.kv_bytes_per_token
         message = f"a pool of {wanted} tokens needs {_mb(need)}; {_mb(memory.kv_pool_bytes)} are left for it"
         yield Problem(message, "engine.kv_cache.max_tokens", f"at most {memory.kv_tokens}")
+
+
+def cache_is_as_small_as_its_format(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """A back end without narrow pages gives a format's numbers and not its memory."""
+    kv_cache = contract.quantization.kv_cache.value
+    if plan.backend == "cpu" and kv_cache != "auto":
+        message = f"the cpu back end keeps the values of an {kv_cache} KV cache in 16 bits: its numbers, not its memory"
+        hint = "leave it to compare formats, or use auto"
+        yield Problem(message, "quantization.kv_cache", hint, severity=Severity.WARNING)
 
 
 def classes_fit_engine(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
@@ -202,6 +211,7 @@ CHECKS: tuple[Check, ...] = (
     step_holds_batch,
     pool_holds_sequence,
     memory_holds_all,
+    cache_is_as_small_as_its_format,
     classes_fit_engine,
     promises_are_consistent,
     priorities_name_one_class,

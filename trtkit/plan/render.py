@@ -27,6 +27,7 @@ def render(plan: Plan) -> str:
         "memory": [
             ("weights", _mb(memory.weights_bytes)),
             ("step buffers", _mb(memory.activation_bytes)),
+            ("runtime", _mb(memory.overhead_bytes)),
             ("KV per token", f"{memory.kv_bytes_per_token:,} B"),
             (
                 "KV pool",

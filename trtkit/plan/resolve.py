@@ -10,6 +10,7 @@ from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
 from trtkit.errors import ContractError, Severity
 from trtkit.plan.checks import CHECKS, backend_problems
+from trtkit.plan.cpu_memory import copies_bytes
 from trtkit.plan.kv import kv_bytes_per_token
 from trtkit.plan.machine import Machine
 from trtkit.plan.memory import activation_bytes, kv_pool_tokens, weights_bytes
@@ -113,7 +114,8 @@ def _memory(contract: Contract, model: ModelConfig, machine: Machine, limits: En
         num_kv_heads=model.num_kv_heads,
         head_size=model.head_size,
     )
-    free = None if machine.memory_bytes is None else machine.memory_bytes - weights - activations
+    copies = copies_bytes(model, contract.quantization.weights.value)
+    free = None if machine.memory_bytes is None else machine.memory_bytes - weights - copies - activations
     tokens = kv_pool_tokens(
         wanted_tokens=kv_cache.max_tokens or _pool_for(limits, contract.admission.kv_fraction),
         bytes_per_token=per_token,
@@ -128,4 +130,5 @@ def _memory(contract: Contract, model: ModelConfig, machine: Machine, limits: En
         kv_blocks=tokens // limits.tokens_per_block,
         kv_tokens=tokens,
         available_bytes=machine.memory_bytes,
+        overhead_bytes=copies,
     )

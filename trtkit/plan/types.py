@@ -40,6 +40,8 @@ class MemoryPlan:
     kv_tokens: int
     available_bytes: int | None
     """Memory of the target (one GPU, or the machine); None when unknown."""
+    overhead_bytes: int = 0
+    """What the runtime takes beside all that: CUDA context, libraries, buffers of communication."""
 
     @property
     def kv_pool_bytes(self) -> int:
