@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from trtkit.engine.manifest import code_digest, sha256_of
 from trtkit.engine.store import Product, Stage, Store
 from trtkit.errors import ContractError, InputError, Problem
 from trtkit.flow.convert import ConvertOptions, choose_recipe
+from trtkit.flow.gate import GATE, GateOptions, Judgement, gate_stage, options_of, refusal
 from trtkit.plan import Machine, Plan, make_plan
 
 CHECKPOINT = "checkpoint"
@@ -50,7 +51,8 @@ class Step:
 
     stage: str
     state: str
-    """``hit``, ``build``; for a source that is not ready ``fetch`` or ``convert``."""
+    """``hit``, ``build``; ``fallback`` for what is built only if a gate says no, ``failed`` for one that did; for a
+    source that is not ready ``fetch`` or ``convert``."""
     path: str
     files: tuple[str, ...]
 
@@ -88,9 +90,33 @@ def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
     Raises:
         TrtkitError: A stage failed; earlier products stay, nothing half-made does.
     """
-    source, plan = resolve(file, store, report)
-    products = tuple(store.produce(stage) for stage in stages(source, plan, store, report))
-    return BuildOutcome(plan, source.folder, products, products[-1].path)
+    folder = resolve_source(file.contract.model.source, file.path.parent, store.root / "source", report)
+    products: list[Product] = []
+    tried: list[Mapping[str, Any]] = []
+    # A format that the back end cannot have is told before the first one is tried.
+    for source, plan in [_plan_for(each, folder) for each in _chain(file)]:
+        for stage in stages(source, plan, store, report, options=options_of(file), tried=tried):
+            products.append(store.produce(stage))
+            if _says_no(stage, products[-1].facts):
+                tried.append(products[-1].facts)
+                break
+        else:
+            return BuildOutcome(plan, source.folder, tuple(products), products[-1].path)
+    raise refusal(tried, products[-1].path)
+
+
+def _chain(file: ContractFile) -> list[ContractFile]:
+    """Return the contract once for each format of its weights that may come to be built."""
+    quantization = file.contract.quantization
+    found = [
+        quantization.model_copy(update={"weights": weights, "fallback": []})
+        for weights in (quantization.weights, *quantization.fallback)
+    ]
+    return [replace(file, contract=file.contract.model_copy(update={"quantization": each})) for each in found]
+
+
+def _says_no(stage: Stage, facts: Mapping[str, Any]) -> bool:
+    return stage.name == GATE and facts["verdict"] != "pass"
 
 
 def preview(file: ContractFile, store: Store) -> tuple[list[Step], tuple[Problem, ...]]:
@@ -106,20 +132,48 @@ def preview(file: ContractFile, store: Store) -> tuple[list[Step], tuple[Problem
     if folder is None and name.endswith(".gguf") and (base / Path(name).expanduser()).is_file():
         return [Step("source", "convert", name, ())], ()
     source, plan = resolve(file, store, lambda *_: None)
-    steps = [
-        Step(
-            stage=stage.name,
-            state="build" if store.find(stage.name, stage.key) is None else "hit",
-            path=str(store.path(stage.name, stage.key)),
-            files=stage.files,
-        )
-        for stage in stages(source, plan, store, lambda *_: None)
-    ]
-    return steps, plan.warnings
+    return list(_steps(file, source, store)), plan.warnings
 
 
-def stages(source: HfCheckpoint, plan: Plan, store: Store, report: Report) -> tuple[Stage, Stage, Stage]:
+def _steps(file: ContractFile, source: HfCheckpoint, store: Store) -> Iterator[Step]:
+    """Yield the steps of the first format that no gate has refused yet, and what may follow from it."""
+    tried: list[Mapping[str, Any]] = []
+    is_fallback = False
+    for each in _chain(file):
+        _, plan = _plan_for(each, source.folder)
+        for stage in stages(source, plan, store, lambda *_: None, options=options_of(file), tried=tried):
+            manifest = store.find(stage.name, stage.key)
+            refused = manifest is not None and _says_no(stage, manifest.facts)
+            state = "fallback" if is_fallback else "build" if manifest is None else "hit"
+            path = str(store.path(stage.name, stage.key))
+            yield Step(stage.name, "failed" if refused else state, path, stage.files)
+            if manifest is not None and refused:
+                tried.append(manifest.facts)
+                break
+            if is_fallback and stage.name == GATE:
+                break
+        else:
+            is_fallback = True
+
+
+def stages(
+    source: HfCheckpoint,
+    plan: Plan,
+    store: Store,
+    report: Report,
+    *,
+    options: GateOptions | None,
+    tried: Sequence[Mapping[str, Any]],
+) -> tuple[Stage, ...]:
     """Return the build's stages in order; each names the one before it by its key.
+
+    Args:
+        source: The model.
+        plan: How it is to be built.
+        store: Where products are.
+        report: Told how far the work is.
+        options: What the quality gate asks; None for no gate.
+        tried: What it said about other formats of the same build.
 
     Raises:
         InputError: The source has no tokenizer that fits, without which no text model can be served.
@@ -127,7 +181,10 @@ def stages(source: HfCheckpoint, plan: Plan, store: Store, report: Report) -> tu
     need_tokenizer(source)
     checkpoint = convert_stage(source, plan, report)
     engine = compile_stage(checkpoint, plan, store, report)
-    return checkpoint, engine, repo_stage(engine, source, plan, store, report)
+    folder = store.path(checkpoint.name, checkpoint.key) / CHECKPOINT
+    judged = Judgement(folder, checkpoint.key, source, tuple(tried))
+    gate = [gate_stage(judged, options, store, report)] if options else []
+    return checkpoint, *gate, engine, repo_stage(engine, source, plan, store, report)
 
 
 def need_tokenizer(source: HfCheckpoint) -> Path:

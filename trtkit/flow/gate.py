@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +14,26 @@ import numpy.typing as npt
 from trtkit.checkpoint.hf import HfCheckpoint, read_json
 from trtkit.checkpoint.progress import Progress
 from trtkit.checkpoint.source import resolve as resolve_source
+from trtkit.checkpoint.staging import write_json
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint
+from trtkit.contract import ContractFile
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.engine.manifest import code_digest, sha256_of
 from trtkit.engine.store import Stage, Store
-from trtkit.errors import InputError
+from trtkit.errors import InputError, VerificationError
 from trtkit.quantize.gate.baseline import Baseline, write_baseline
 from trtkit.quantize.gate.judge import Exam, Judged
 from trtkit.quantize.gate.limits import Limits
 from trtkit.quantize.gate.model import load_candidate
+from trtkit.quantize.gate.page import page
 from trtkit.quantize.gate.report import Report
 from trtkit.quantize.gate.samples import Samples, open_tokenizer, take_samples
 from trtkit.quantize.gate.task import read_questions
 from trtkit.quantize.gate.tensors import Candidate
+
+GATE = "gate"
+"""Name of the stage."""
+REPORT, PAGE = "report.json", "report.html"
 
 
 @dataclass(frozen=True)
@@ -55,6 +64,62 @@ def gate_source(
         raise InputError(message, path=baseline, hint=hint)
     folder = resolve_source(baseline, Path.cwd(), store.root / "source", progress)
     return run_gate(HfCheckpoint.open(folder), candidate, options, store, progress)
+
+
+def options_of(file: ContractFile) -> GateOptions | None:
+    """Return what the contract asks for; None when it asks for no gate."""
+    gate, base = file.contract.quantization.gate, file.path.parent
+    if gate is None:
+        return None
+    return GateOptions(
+        data=base / gate.data if gate.data else None,
+        samples=gate.samples,
+        sample_tokens=gate.sample_tokens,
+        task_file=base / gate.task_file if gate.task_file else None,
+        dtype=gate.precision,
+        limits=Limits(gate.max_kl, gate.min_top1, gate.max_ppl_ratio, gate.min_accuracy),
+    )
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a build has judged."""
+
+    checkpoint: Path
+    """Need not be there yet."""
+    key: str
+    """Key of the stage that writes it."""
+    source: HfCheckpoint
+    tried: tuple[Mapping[str, Any], ...] = ()
+    """Facts of the gate about the formats before this one."""
+
+
+def gate_stage(judged: Judgement, options: GateOptions, store: Store, progress: Progress) -> Stage:
+    """Checkpoint → report. A report that says no is a product too, so that it is not measured again."""
+
+    def run(out: Path) -> Mapping[str, Any]:
+        found = run_gate(judged.source, judged.checkpoint, options, store, progress)
+        report = replace(found, tried=judged.tried)
+        write_json(out / REPORT, report.as_json())
+        (out / PAGE).write_text(page(report), encoding="utf-8")
+        return {**report.summary(), "tried": list(judged.tried)}
+
+    asked = {"data": _digests(options.data), "task_file": _digests(options.task_file)}
+    inputs = {
+        "code": code_digest(),
+        "checkpoint": judged.key,
+        "options": {**asdict(options), **asked},
+        "tried": list(judged.tried),
+        **_versions(),
+    }
+    return Stage(GATE, inputs, run, (REPORT, PAGE))
+
+
+def refusal(tried: Sequence[Mapping[str, Any]], report: Path) -> VerificationError:
+    """Return the error of a build of which no format passes."""
+    said = "; ".join(f"{each['format']}: {', '.join(each['reasons'])}" for each in tried)
+    hint = "add a format that loses less to quantization.fallback, or raise the limits of quantization.gate"
+    return VerificationError(f"the quality gate says no: {said}", path=report / PAGE, hint=hint)
 
 
 def run_gate(
@@ -95,19 +160,37 @@ def run_gate(
 
 
 def _baseline_inputs(source: HfCheckpoint, samples: Samples, options: GateOptions) -> dict[str, Any]:
-    import torch
-    import transformers
-
-    weights = sorted({info.path for info in source.tensors.values()} | {source.folder / CHECKPOINT_CONFIG})
+    weights = {info.path for info in source.tensors.values()} | {source.folder / CHECKPOINT_CONFIG}
     return {
         "code": code_digest(),
-        "source": {path.name: sha256_of(path) for path in weights},
+        "source": {path.name: sha256_of(path) for path in sorted(weights)},
         "samples": samples.digest,
-        "task": sha256_of(options.task_file) if options.task_file else None,
+        "task": _digests(options.task_file),
         "dtype": options.dtype,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
+        **_versions(),
     }
+
+
+def _versions() -> dict[str, str | None]:
+    """Return the versions of what computes; None for what is not installed, which is only needed to run."""
+    return {package: _version(package) for package in ("torch", "transformers", "tokenizers")}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _digests(path: Path | None) -> dict[str, str] | None:
+    if path is None:
+        return None
+    if not path.exists():
+        hint = "paths in a contract are relative to it"
+        raise InputError("there is no such file or folder", path=path, hint=hint)
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    return {each.relative_to(path.parent).as_posix(): sha256_of(each) for each in files}
 
 
 def _judged_checkpoint(candidate: Candidate, dtype: str, progress: Progress) -> Judged:

@@ -75,6 +75,8 @@ class Report:
     weight_errors: Mapping[str, float] = field(default_factory=dict)
     """Of each linear layer's weight, relative to its size."""
     worst: tuple[WorstToken, ...] = ()
+    tried: tuple[Mapping[str, Any], ...] = ()
+    """Summaries of the formats that were tried before this one."""
 
     @property
     def passes(self) -> bool:
@@ -92,6 +94,24 @@ class Report:
                 relation = "above" if measure.upper else "below"
                 limit = "" if measure.limit is None else f" {measure.limit:.4g}"
                 yield f"{measure.name}: {measure.decisive:.4g} is {relation}{limit}"
+
+    @property
+    def format(self) -> str:
+        """The algorithms by name."""
+        cache = f" with {self.kv_cache} KV cache" if self.kv_cache else ""
+        return f"{self.algorithm or 'not quantized'}{cache}"
+
+    def summary(self) -> dict[str, Any]:
+        """Return format, verdict and figures alone."""
+        figures = {each.name: asdict(each.interval) | {"limit": each.limit} for each in self.measures}
+        fields = {
+            "format": self.format,
+            "verdict": "pass" if self.passes else "fail",
+            "reasons": list(self.reasons()),
+            "measures": figures,
+        }
+        found: dict[str, Any] = _without_nan(fields)
+        return found
 
     def as_json(self) -> dict[str, Any]:
         """Return it as one document; figures that are no numbers are null."""
