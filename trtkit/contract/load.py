@@ -44,6 +44,8 @@ class ContractFile:
     contract: Contract
     path: Path
     lines: Mapping[Key, int]
+    overrides: tuple[str, ...] = ()
+    """What was changed on the way, as ``a.b.c=value`` each."""
 
     def locate(self, problem: Problem) -> Problem:
         """Return the problem with file and line filled in from its dotted key."""
@@ -81,7 +83,7 @@ def load_contract(path: Path, overrides: Sequence[str] = ()) -> ContractFile:
         contract = Contract.model_validate(raw)
     except ValidationError as error:
         raise ContractError([_explain(item, path, lines) for item in error.errors()]) from None
-    return ContractFile(contract, path, lines)
+    return ContractFile(contract, path, lines, tuple(overrides))
 
 
 def _parse(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Problem]]:
