@@ -15,6 +15,8 @@ READ_ON = "2026-11-30"
 LINES = ("0.17", "0.18", "0.19", "0.20", "0.21", "1.0", "1.1", "1.2")
 """Release lines that have the engine flow, oldest first; the one after them has none."""
 NEWEST = LINES[-1]
+LLMAPI_SINCE = "1.0"
+"""First line whose LLM API runs checkpoints without an engine, by its PyTorch back end."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,9 @@ QUANTIZATION_KEYS = (
 
 ARCHITECTURES_SINCE: Mapping[str, str] = {"Qwen3ForCausalLM": "1.0", "Qwen3MoeForCausalLM": "1.0"}
 """Classes that older lines do not have; the others are in all of them."""
+
+HEAD_SIZES = (32, 40, 48, 64, 72, 80, 96, 104, 112, 128, 160, 192, 256)
+"""Head sizes with fused context attention, as far as known."""
 
 
 @dataclass(frozen=True)

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from trtkit.catalog.formats import BACKENDS
+from trtkit.catalog.formats import BACKENDS, BUILT
 from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem, Severity
 from trtkit.plan.types import Plan
 
-Check = Callable[[Contract, ModelConfig, Plan], Iterator[Problem]]
+Check = Callable[[Contract, ModelConfig, Plan], Iterable[Problem]]
+
+
+def build_problems(contract: Contract) -> list[Problem]:
+    """Return why this release does not build what it may well plan."""
+    name = contract.engine.backend.value
+    if name in BUILT:
+        return []
+    message = f"this release does not build for {name!r}"
+    hint = f"back ends that work: {', '.join(BUILT)}; `trtkit plan` plans for the others too"
+    return [Problem(message, "engine.backend", hint)]
 
 
 def backend_problems(contract: Contract) -> list[Problem]:
-    """Return why the contract's back end, formats or parallelism cannot be built; checked before any number."""
+    """Return why the contract's back end, formats or parallelism cannot be planned; checked before any number."""
     name = contract.engine.backend.value
-    facts = BACKENDS.get(name)
-    if facts is None:
-        message = f"this release does not build for {name!r}"
-        return [Problem(message, "engine.backend", f"back ends that work: {', '.join(BACKENDS)}")]
+    facts = BACKENDS[name]
     problems = []
     weights, kv_cache = contract.quantization.weights.value, contract.quantization.kv_cache.value
     if weights not in facts.weights:

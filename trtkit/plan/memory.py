@@ -4,44 +4,79 @@ from __future__ import annotations
 
 import math
 
-from trtkit.catalog.architectures.architecture import TensorRule, When
-from trtkit.catalog.formats import WeightFacts
+from trtkit.catalog.architectures.architecture import Split, TensorRule, When
+from trtkit.catalog.formats import DEFAULT_GROUP, WeightFacts
 from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.parallel import ONE_RANK, Parallelism
+from trtkit.plan.ranks import layers_of_stage, share_of
 from trtkit.plan.tensors import rules_of, target_shape
 
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
-def weights_bytes(model: ModelConfig, weights: WeightFacts, dtype: str) -> int:
-    """Return the size of all weights in the engine.
+def weights_bytes(
+    model: ModelConfig,
+    weights: WeightFacts,
+    dtype: str,
+    ranks: Parallelism = ONE_RANK,
+    group_size: int = DEFAULT_GROUP,
+) -> int:
+    """Return the size of the weights of the rank that holds most.
 
-    The linear layers are quantized; embedding, head, norms, biases and routers are not; a tied head is the embedding.
-    SmolLM2-135M in INT8 weight-only: 106.2 M linear weights at one byte, 155.5 k scales at two, one table of
-    49152 x 576 at two bytes = 163.2 MB.
+    The linear layers are quantized; embedding, head, norms, biases and routers are not; a tied head is the embedding
+    where one rank has both whole. SmolLM2-135M in INT8 weight-only: 106.2 M linear weights at one byte, 155.5 k
+    scales at two, one table of 49152 x 576 at two bytes = 163.2 MB.
     """
-    rules = [rule for rule in rules_of(model) if rule.when is not When.TIED]
-    return sum(
-        _tensor_bytes(rule, model, weights, dtype) * (model.num_layers if rule.per_layer else 1)
-        for rule in rules
-    )
+    shared = _shares_table(ranks)
+    rules = [rule for rule in rules_of(model) if not (rule.when is When.TIED and shared)]
+    layer, first, last = 0, 0, 0
+    for rule in rules:
+        size = _tensor_bytes(rule, model, weights, dtype=dtype, ranks=ranks, group=group_size)
+        if rule.per_layer:
+            layer += size
+        elif rule.on_last_stage:
+            last += size
+        else:
+            first += size
+    ends = first + last if ranks.pp == 1 else max(first, last)
+    return layer * layers_of_stage(model, ranks) + ends
 
 
-def _tensor_bytes(rule: TensorRule, model: ModelConfig, weights: WeightFacts, dtype: str) -> int:
-    shape, size = target_shape(rule, model), DTYPE_BYTES[rule.dtype or dtype]
+def _shares_table(ranks: Parallelism) -> bool:
+    """Return whether head and embedding are the same tensor on a rank."""
+    return ranks.pp == 1 and (ranks.tp == 1 or ranks.parallel_embedding)
+
+
+def _tensor_bytes(
+    rule: TensorRule, model: ModelConfig, weights: WeightFacts, *, dtype: str, ranks: Parallelism, group: int
+) -> int:
+    whole = rule.split is Split.EMBEDDING and not ranks.parallel_embedding
+    shape = target_shape(rule, model if whole else share_of(model, ranks))
+    size = DTYPE_BYTES[rule.dtype or dtype]
+    if rule.per_expert:
+        shape = (model.moe.num_experts // ranks.moe_ep if model.moe else 1, *shape[1:])
     if not rule.is_linear or weights.quant_algo is None:
         return math.prod(shape) * size
-    scales = math.prod(shape[:-1]) * size if weights.scale_per_row else 0
-    return math.prod(shape) * weights.weight_bits // 8 + scales
+    return math.prod(shape) * weights.weight_bits // 8 + _scale_bytes(shape, weights, size, group)
 
 
-def activation_bytes(model: ModelConfig, max_num_tokens: int, max_batch_size: int) -> int:
-    """Return an upper bound of one step's buffers in float32: the widest layer's tensors, and the logits.
+def _scale_bytes(shape: tuple[int, ...], weights: WeightFacts, size: int, group: int) -> int:
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    per_row = 4 if weights.float32_scales else size
+    groups = weights.group_values * rows * math.ceil(columns / group)
+    return rows * per_row * weights.scale_per_row + (groups + columns * weights.scale_per_column) * size
+
+
+def activation_bytes(
+    model: ModelConfig, max_num_tokens: int, max_batch_size: int, element_bytes: int = 4
+) -> int:
+    """Return an upper bound of one step's buffers: the widest layer's tensors, and the logits in float32.
 
     Per packed token: residual, normed input, fused qkv, and the tensors of the MLP.
     """
     qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_size
     per_token = 2 * model.hidden_size + qkv + _mlp_width(model)
-    return 4 * (max_num_tokens * per_token + max_batch_size * model.vocab_size)
+    return element_bytes * max_num_tokens * per_token + 4 * max_batch_size * model.vocab_size
 
 
 def _mlp_width(model: ModelConfig) -> int:

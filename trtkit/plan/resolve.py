@@ -8,13 +8,18 @@ from dataclasses import replace
 from trtkit.catalog.formats import BACKENDS, KV_CACHE, WEIGHTS
 from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
-from trtkit.errors import ContractError, Severity
+from trtkit.errors import ContractError, Problem, Severity
 from trtkit.plan.checks import CHECKS, backend_problems
+from trtkit.plan.checks import Check as AnyCheck
 from trtkit.plan.cpu_memory import copies_bytes
+from trtkit.plan.gpu import resolve_gpu
 from trtkit.plan.kv import kv_bytes_per_token
 from trtkit.plan.machine import Machine
 from trtkit.plan.memory import activation_bytes, kv_pool_tokens, weights_bytes
-from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Zones
+from trtkit.plan.pace import Speed
+from trtkit.plan.preflight import GPU_CHECKS, RANKLESS_CHECKS
+from trtkit.plan.preflight.target import target_problems
+from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Workload, Zones
 
 DEFAULT_BATCH_SIZE = 32
 DEFAULT_SEQ_LEN = 2048
@@ -22,8 +27,18 @@ DEFAULT_NUM_TOKENS = 512
 """Packed tokens per step on a CPU: about 0.25 s of prefill of a 135M model on one core, the pause that others feel."""
 
 
-def make_plan(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
-    """Resolve a contract for one model on one machine.
+def make_plan(
+    contract: Contract,
+    model: ModelConfig,
+    machine: Machine,
+    *,
+    measured: Speed | None = None,
+    workload: Workload | None = None,
+) -> Plan:
+    """Resolve a contract for one model on one machine, which for GPU back ends only does the planning.
+
+    ``measured`` is the speed of this very engine, if it was measured; ``workload`` the request that rates are computed
+    for, where the contract's own worst case is not what is meant.
 
     Raises:
         ContractError: The contract asks for something that cannot be; all problems are listed.
@@ -31,12 +46,28 @@ def make_plan(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
     problems = backend_problems(contract)
     if problems:
         raise ContractError(problems)
-    plan = _resolve(contract, model, machine)
-    problems = [problem for check in CHECKS for problem in check(contract, model, plan)]
+    on_gpu = BACKENDS[contract.engine.backend.value].needs_gpu
+    problems = target_problems(contract, model)
+    if problems:
+        raise ContractError([*problems, *_problems_without_ranks(contract, model)])
+    plan = resolve_gpu(contract, model, measured, workload) if on_gpu else _resolve(contract, model, machine)
+    checks: tuple[AnyCheck, ...] = (*CHECKS, *GPU_CHECKS) if on_gpu else CHECKS
+    problems = [problem for check in checks for problem in check(contract, model, plan)]
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if errors:
         raise ContractError(errors)
     return replace(plan, warnings=tuple(problems))
+
+
+def _problems_without_ranks(contract: Contract, model: ModelConfig) -> list[Problem]:
+    """Return what is wrong beside a division among ranks that is, so that nobody is told in two rounds."""
+    alone = {"tensor_parallel": 1, "pipeline_parallel": 1, "moe_expert_parallel": 1}
+    one = contract.model_copy(update={"engine": contract.engine.model_copy(update=alone)})
+    if not BACKENDS[contract.engine.backend.value].needs_gpu or target_problems(one, model):
+        return []
+    plan = resolve_gpu(one, model, None, None)
+    found = [problem for check in RANKLESS_CHECKS for problem in check(one, model, plan)]
+    return [problem for problem in found if problem.severity is Severity.ERROR]
 
 
 def quant_plan(weights: str, kv_cache: str = "auto") -> QuantPlan:
