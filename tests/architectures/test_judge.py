@@ -65,7 +65,7 @@ def by_digest(source: Path, dtype):
     }
 
 
-@pytest.mark.parametrize("case", ["llama_gqa_tp1", "llama_rope3_tp1", "llama_tied_tp1"])
+@pytest.mark.parametrize("case", ["llama_gqa_tp1", "llama_tied_tp1"])
 def test_the_judge_agrees_with_transformers_on_committed_references(case):
     folder = COMMITTED / "cases" / case
     expected = json.loads((folder / "expected.json").read_text())

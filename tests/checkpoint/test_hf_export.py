@@ -42,7 +42,7 @@ JOINED = {
     "mlp.proj": ("mlp.down_proj",),
 }
 ALGORITHMS = ("FP8", "FP8_PER_CHANNEL_PER_TOKEN", "W4A16_AWQ")
-MODELOPT = Path(__file__).parents[1] / "golden" / "quantized" / "llama_w2_mo_fp8_fp8kv_tp1" / "source"
+MODELOPT = Path(__file__).parents[1] / "golden" / "sources" / "llama_w2_mo_fp8_fp8kv"
 
 
 def read(folder: Path) -> dict[str, np.ndarray]:
