@@ -194,7 +194,9 @@ def awq_linear(
     stored = get(name + ".weight").astype(np.int16)
     codes = np.empty((2 * len(stored), stored.shape[1]))
     codes[0::2], codes[1::2] = (stored & 15 ^ 8) - 8, stored >> 4
-    weight = codes * np.repeat(get(name + ".weights_scaling_factor").astype(np.float64), GROUP, axis=1)
+    weight = codes * np.repeat(
+        get(name + ".weights_scaling_factor").astype(ml_dtypes.bfloat16).astype(np.float64), GROUP, axis=1
+    )
     if block["has_zero_point"]:
         weight += np.repeat(get(name + ".zero").astype(np.float64).T, GROUP, axis=1)
     return (

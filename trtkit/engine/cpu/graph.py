@@ -37,7 +37,7 @@ class _Builder:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.decoder = Decoder.from_config(checkpoint.config)
         self.tensors = Tensors(checkpoint)
-        self.linear = Linears(self.tensors, checkpoint.config.get("quantization") or {})
+        self.linear = Linears(self.tensors, checkpoint.config)
         self.sinks: list[Node] = []
         self.input_ids = _parameter("input_ids", [-1, -1], ov.Type.i64)
         self.attention_mask = _parameter("attention_mask", [-1, -1], ov.Type.i64)
@@ -62,6 +62,7 @@ class _Builder:
         logits = self.capped(product(hidden, head))
         result = op.result(logits)
         result.output(0).set_names({"logits"})
+        self.tensors.close()
         inputs = [self.input_ids, self.attention_mask, self.position_ids, self.beam_idx]
         model = ov.Model([result], self.sinks, inputs, "trtkit_decoder")
         # Names given by default count up over the life of the process; the same checkpoint must give the same bytes.

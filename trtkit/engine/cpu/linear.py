@@ -44,9 +44,10 @@ _NORMS = ("input_layernorm", "post_layernorm")
 class Linears:
     """Adds the linear layers of one checkpoint to a graph."""
 
-    def __init__(self, tensors: Tensors, quantization: Mapping[str, Any]) -> None:
+    def __init__(self, tensors: Tensors, config: Mapping[str, Any]) -> None:
         self._tensors = tensors
-        self._quantization = quantization
+        self._config = config
+        quantization = config.get("quantization") or {}
         algo = quantization.get("quant_algo")
         self._form = FORMS[algo]
         if self._form in _INSIDE_NORMS:
@@ -54,7 +55,7 @@ class Linears:
 
     def __call__(self, x: Node, name: str) -> Node:
         """Return ``x`` times the weight of the layer ``name``, and its bias if it has one."""
-        y = self._form(_Layer(self._tensors, name, self._quantization), x)
+        y = self._form(_Layer(self._tensors, name, self._config), x)
         bias = name + ".bias"
         return op.add(y, floats(self._tensors.read(bias))) if bias in self._tensors else y
 
@@ -62,10 +63,11 @@ class Linears:
 class _Layer:
     """One linear layer's tensors by what follows its name."""
 
-    def __init__(self, tensors: Tensors, name: str, quantization: Mapping[str, Any]) -> None:
+    def __init__(self, tensors: Tensors, name: str, config: Mapping[str, Any]) -> None:
         self.tensors = tensors
         self.name = name
-        self.quantization = quantization
+        self.quantization = config.get("quantization") or {}
+        self.dtype = config["dtype"]
         self.block, _, self.last = name.rpartition(".")
         self.decoder_layer = self.block.rpartition(".")[0]
 
@@ -103,10 +105,12 @@ def _smooth_static(layer: _Layer, x: Node) -> Node:
 
 
 def _smooth_tokens(layer: _Layer, x: Node) -> Node:
-    """SmoothQuant's plugins, token by token; a norm's ``scale_to_int`` is then 1 and has no effect."""
+    """SmoothQuant's plugins, token by token; a norm's ``scale_to_int`` must be there and has no effect."""
     weight = layer.weight("int8")
     tokens = int8_tokens(_smoothed(layer, x, weight))
     scale = layer.vector("per_channel_scale", len(weight), 1)
+    if layer.last not in _SMOOTHED:
+        layer.tensors.number(layer.shared(_INPUT_SCALES[layer.last]))
     return op.multiply(product(tokens.values, _scaled_rows(weight, scale)), tokens.step)
 
 
@@ -137,7 +141,7 @@ def _fp8_rows(layer: _Layer, x: Node) -> Node:
 
 
 def _awq(layer: _Layer, x: Node) -> Node:
-    """INT4 with a scale, and maybe a zero point, per group of input columns."""
+    """INT4 with a scale, and maybe a zero point, per group of input columns; scales in the model's data type."""
     stored, flags = layer.weight("int8").view(np.uint8), layer.quantization
     out, width, size = 2 * len(stored), stored.shape[1], int(flags.get("group_size", 128))
     if width % size:
@@ -147,7 +151,9 @@ def _awq(layer: _Layer, x: Node) -> Node:
     groups = width // size
     # Two rows to a byte, the even one low; with the sign bit turned -8 ... 7 are 0 ... 15.
     codes = np.stack([stored & 15, stored >> 4], axis=1).reshape(out, groups, size) ^ 8
-    scale = layer.vector("weights_scaling_factor", out * groups).reshape(out, groups, 1)
+    scale = layer.tensors.vector(
+        layer.name + ".weights_scaling_factor", out * groups, rounded_to=layer.dtype
+    ).reshape(out, groups, 1)
     centre = np.full_like(scale, 8.0)
     if flags.get("has_zero_point", False):
         zero = layer.tensors.vector(layer.name + ".zero", out * groups, positive=False)
