@@ -72,6 +72,16 @@ def load_contract(path: Path, overrides: Sequence[str] = ()) -> ContractFile:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read as UTF-8 text: {error}", path=path) from error
+    return parse_contract(text, path, overrides)
+
+
+def parse_contract(text: str, path: Path, overrides: Sequence[str] = ()) -> ContractFile:
+    """Override and validate the text of a contract, which ``path`` stands for in messages.
+
+    Raises:
+        InputError: An override is malformed.
+        ContractError: The content is wrong; all problems are listed.
+    """
     raw, lines, problems = _parse(text, path)
     if problems:
         raise ContractError(problems)

@@ -37,11 +37,11 @@ class Found:
 
 
 def workload_of(contract: Contract, limits: EngineLimits) -> Workload:
-    """Return the contract's own worst case: the default class's longest prompt and its usual answer."""
+    """Return the contract's own worst case: the default class's usual answer to its longest prompt with room for it."""
     spec = contract.classes[contract.fallback_class]
-    prompt = min(spec.max_prompt_tokens or limits.max_input_len, limits.max_input_len)
-    room = max(1, limits.max_seq_len - prompt)
-    return Workload(prompt, min(spec.default_output_tokens, room))
+    answer = min(spec.default_output_tokens, max(1, limits.max_seq_len - 1))
+    longest = min(spec.max_prompt_tokens or limits.max_input_len, limits.max_input_len)
+    return Workload(max(1, min(longest, limits.max_seq_len - answer)), answer)
 
 
 def pace_of(

@@ -43,15 +43,8 @@ def make_plan(
     Raises:
         ContractError: The contract asks for something that cannot be; all problems are listed.
     """
-    problems = backend_problems(contract)
-    if problems:
-        raise ContractError(problems)
-    on_gpu = BACKENDS[contract.engine.backend.value].needs_gpu
-    problems = target_problems(contract, model)
-    if problems:
-        raise ContractError([*problems, *_problems_without_ranks(contract, model)])
-    plan = resolve_gpu(contract, model, measured, workload) if on_gpu else _resolve(contract, model, machine)
-    checks: tuple[AnyCheck, ...] = (*CHECKS, *GPU_CHECKS) if on_gpu else CHECKS
+    plan = outline(contract, model, machine, measured=measured, workload=workload)
+    checks: tuple[AnyCheck, ...] = CHECKS if plan.target is None else (*CHECKS, *GPU_CHECKS)
     problems = [problem for check in checks for problem in check(contract, model, plan)]
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if errors:
@@ -59,11 +52,32 @@ def make_plan(
     return replace(plan, warnings=tuple(problems))
 
 
+def outline(
+    contract: Contract,
+    model: ModelConfig,
+    machine: Machine,
+    *,
+    measured: Speed | None = None,
+    workload: Workload | None = None,
+) -> Plan:
+    """Return the numbers alone, without the checks.
+
+    Raises:
+        ContractError: There is no such target, or the model cannot be divided as asked for.
+    """
+    if problems := backend_problems(contract) or target_problems(contract, model):
+        raise ContractError([*problems, *_problems_without_ranks(contract, model)])
+    if BACKENDS[contract.engine.backend.value].needs_gpu:
+        return resolve_gpu(contract, model, measured, workload)
+    return _resolve(contract, model, machine)
+
+
 def _problems_without_ranks(contract: Contract, model: ModelConfig) -> list[Problem]:
     """Return what is wrong beside a division among ranks that is, so that nobody is told in two rounds."""
     alone = {"tensor_parallel": 1, "pipeline_parallel": 1, "moe_expert_parallel": 1}
     one = contract.model_copy(update={"engine": contract.engine.model_copy(update=alone)})
-    if not BACKENDS[contract.engine.backend.value].needs_gpu or target_problems(one, model):
+    on_gpu = BACKENDS[contract.engine.backend.value].needs_gpu
+    if not on_gpu or backend_problems(one) or target_problems(one, model):
         return []
     plan = resolve_gpu(one, model, None, None)
     found = [problem for check in RANKLESS_CHECKS for problem in check(one, model, plan)]
