@@ -16,7 +16,20 @@ from trtkit.errors import (
     VerificationError,
 )
 
-VERBS = ("plan", "convert", "verify", "build", "repo", "serve", "proxy", "up", "doctor", "export")
+VERBS = (
+    "plan",
+    "convert",
+    "verify",
+    "inspect",
+    "build",
+    "cache",
+    "repo",
+    "serve",
+    "proxy",
+    "up",
+    "doctor",
+    "export",
+)
 
 
 @pytest.mark.parametrize("verb", VERBS)

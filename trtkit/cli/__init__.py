@@ -10,7 +10,22 @@ try:
     import typer
 
     import trtkit
-    from trtkit.cli import build, calibrate, checkpoint, doctor, export, gate, plan, proxy, repo, serve, up
+    from trtkit.cli import (
+        build,
+        cache,
+        calibrate,
+        checkpoint,
+        doctor,
+        export,
+        gate,
+        inspect,
+        plan,
+        proxy,
+        repo,
+        serve,
+        up,
+        verify,
+    )
     from trtkit.cli.console import report_error, tell_program
     from trtkit.errors import EnvironmentLacks, InputError, TrtkitError
 except KeyboardInterrupt:  # Ctrl-C before main() can take it
@@ -44,8 +59,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (plan, calibrate, checkpoint, gate, build, repo, serve, proxy, up, doctor):
+for verb in (plan, calibrate, checkpoint, verify, inspect, gate, build, repo, serve, proxy, up, doctor):
     verb.register(app)
+app.add_typer(cache.app, name="cache")
 app.add_typer(export.app, name="export")
 
 
