@@ -194,10 +194,7 @@ def _digests(path: Path | None) -> dict[str, str] | None:
 
 
 def _judged_checkpoint(candidate: Candidate, dtype: str, progress: Progress) -> Judged:
-    def loaded(done: int, total: int) -> None:
-        progress("dequantize", done, total)
-
-    executor, errors = load_candidate(candidate, dtype=dtype, progress=loaded)
+    executor, errors = load_candidate(candidate, dtype=dtype, progress=progress)
     block = candidate.checkpoint.config.get("quantization") or {}
     return Judged(
         executor,
