@@ -62,7 +62,9 @@ class Question:
         told = [
             self._locate(each) for each in plan.warnings if not (self.bare and each.key.startswith("classes"))
         ]
-        return replace(plan, warnings=(*self.warnings, *told))
+        # The plan says the same with the value that the runtime needs.
+        read = [each for each in self.warnings if plan.target is None or each.key != "sliding_window"]
+        return replace(plan, warnings=(*read, *told))
 
     def solve(self, unknown: Unknown) -> tuple[Solution, Plan]:
         """Return the value that was asked for, and the plan with it.

@@ -39,7 +39,9 @@ def resolve_gpu(
     limits = _prompt_limit(contract, effect)
     memory = gpu_memory(contract, model, gpu, ranks, limits)
     block = limits.tokens_per_block
-    kv_tokens = int(memory.kv_tokens * contract.admission.kv_fraction) // block * block
+    # Caches of slots cannot run out while there are slots: nothing is kept back.
+    share = 1.0 if engine.backend.value == "rtx" else contract.admission.kv_fraction
+    kv_tokens = int(memory.kv_tokens * share) // block * block
     speed = measured or speed_of(model, gpu, ranks, quantization, contract.model.dtype.value)
     pace = pace_of(contract, limits, kv_tokens, speed, workload or workload_of(contract, limits))
     reuse = engine.kv_cache.enable_block_reuse and effect.paged_context
@@ -143,6 +145,8 @@ def _runtime(contract: Contract, effect: Effect, limits: EngineLimits) -> tuple[
     """Return the runtime's switches that hang on the context attention, and what that does to prompts."""
     engine = contract.engine
     off = "" if effect.paged_context else "the context phase does not read the KV cache's blocks"
+    if engine.backend.value == "rtx":
+        off = "each slot has a cache of its own"
     chunks = _chunks(contract, effect)
     rows = [
         _on("enable_block_reuse", engine.kv_cache.enable_block_reuse, effect.paged_context, off),

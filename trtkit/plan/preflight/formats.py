@@ -38,6 +38,19 @@ def formats_are_proven(contract: Contract, model: ModelConfig, plan: Plan) -> It
 
 
 @refuses
+def fallbacks_run_on_gpu(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """A format to fall back to must run where the first one would have."""
+    backend, target = contract.engine.backend.value, plan.target
+    if target is None:
+        return
+    for each in contract.quantization.fallback:
+        verdict = weights_verdict(backend, each.value, target.gpu.sm, target.trtllm, model.architecture)
+        if verdict.support is Support.REFUSED:
+            message = f"{backend} runs no {each.value} weights on {target.gpu.name}: {verdict.reason}"
+            yield Problem(message, "quantization.fallback", f"leave {each.value} out")
+
+
+@refuses
 def group_size_has_kernel(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
     """INT4 kernels take groups of 64 and 128 channels, those with FP8 activations of 128 only."""
     name, size, key = (
@@ -108,6 +121,7 @@ def _value(contract: Contract, key: str) -> str:
 FORMAT_CHECKS = (
     formats_run_on_gpu,
     formats_are_proven,
+    fallbacks_run_on_gpu,
     group_size_has_kernel,
     smoothquant_knows_norms,
     fp8_kv_suits_model,
