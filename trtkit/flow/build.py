@@ -31,6 +31,7 @@ from trtkit.errors import ContractError, InputError, Problem, Severity
 from trtkit.flow.convert import ConvertOptions, choose_recipe
 from trtkit.flow.gate import GATE, GateOptions, Judgement, gate_stage, options_of, refusal
 from trtkit.plan import Machine, Plan, make_plan
+from trtkit.plan.checks import build_problems
 
 CHECKPOINT = "checkpoint"
 """Folder of the checkpoint inside its product, whose own root holds the manifest."""
@@ -75,6 +76,8 @@ def resolve(file: ContractFile, store: Store, report: Report) -> tuple[HfCheckpo
     Raises:
         InputError: The source or the contract is wrong; plan problems name the contract's lines.
     """
+    if problems := build_problems(file.contract):
+        raise ContractError([file.locate(problem) for problem in problems])
     return _plan_for(
         file, resolve_source(file.contract.model.source, file.path.parent, store.root / "source", report)
     )
