@@ -3,6 +3,9 @@
 # ruff: noqa: E402 - what follows needs torch
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -170,6 +173,17 @@ def test_another_model_is_refused_by_what_differs(model, tiny_llama, write):
                        hidden_size=128, intermediate_size=256, vocab_size=96)  # fmt: skip
     with pytest.raises(InputError, match="rotary_base differ"):
         gated(write(model, "none"), other)
+
+
+def test_layers_that_an_engine_would_leave_alone_are_refused(model, write):
+    checkpoint = write(model, "int8-wo")
+    file = checkpoint.folder / "config.json"
+    config = json.loads(file.read_text())
+    for patterns, refused in ((["*lm_head"], False), (["*.mlp.proj"], True)):
+        config["quantization"]["exclude_modules"] = patterns
+        file.write_text(json.dumps(config))
+        with pytest.raises(InputError, match=r"mlp\.proj") if refused else nullcontext():
+            gated(TrtllmCheckpoint.open(checkpoint.folder), model)
 
 
 @given(

@@ -252,7 +252,7 @@ def test_nothing_is_published_when_no_format_passes(trtkit, contract, tmp_path):
     assert "fail" in page.read_text()
 
 
-def test_an_engine_is_judged_by_the_same_gate(trtkit, contract, model, tmp_path):  # noqa: F811
+def test_an_engine_is_judged_by_the_same_gate(trtkit, contract, model, tiny_llama, tmp_path):  # noqa: F811
     path = contract("int8-wo")
     _, built, _ = stages(trtkit, "build", path)
     assert [each[0] for each in built] == ["convert", "gate", "compile", "repo"]
@@ -261,6 +261,9 @@ def test_an_engine_is_judged_by_the_same_gate(trtkit, contract, model, tmp_path)
     code, out, err = trtkit("gate", model, engine, *FEW, "--output", "json")
     report = json.loads(out)
     assert (code, report["executor"]) == (0, "OpenVINO, the engine itself"), err
+    other = tiny_llama(name="other", rope_theta=500.0)
+    save_tokenizer(other)
+    assert "rotary_base differ" in trtkit("gate", other, engine, *FEW)[2]
     # The checkpoint was judged as the engine computes.
     assert report["measures"][0]["interval"]["value"] == pytest.approx(gated, rel=0.1)
 

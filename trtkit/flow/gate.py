@@ -29,7 +29,7 @@ from trtkit.quantize.gate.page import page
 from trtkit.quantize.gate.report import Report
 from trtkit.quantize.gate.samples import Samples, open_tokenizer, take_samples
 from trtkit.quantize.gate.task import read_questions
-from trtkit.quantize.gate.tensors import Candidate
+from trtkit.quantize.gate.tensors import Candidate, check_same_model
 
 GATE = "gate"
 """Name of the stage."""
@@ -154,7 +154,9 @@ def run_gate(
         dtype=options.dtype,
     )
     judged = (
-        _judged_engine(candidate) if opened is None else _judged_checkpoint(opened, options.dtype, progress)
+        _judged_engine(candidate, source)
+        if opened is None
+        else _judged_checkpoint(opened, options.dtype, progress)
     )
     return exam.judge(judged, progress)
 
@@ -211,9 +213,11 @@ def _is_engine(folder: Path) -> bool:
     return read_json(folder / CHECKPOINT_CONFIG).get("backend") == "cpu"
 
 
-def _judged_engine(folder: Path) -> Judged:
+def _judged_engine(folder: Path, source: HfCheckpoint) -> Judged:
     config = read_json(folder / CHECKPOINT_CONFIG)
-    block = config.get("pretrained_config", {}).get("quantization") or {}
+    built = config.get("pretrained_config") or {}
+    check_same_model(built, source, path=folder / CHECKPOINT_CONFIG)
+    block = built.get("quantization") or {}
     return Judged(EngineExecutor(folder), str(folder), "OpenVINO, the engine itself", block.get("quant_algo"))
 
 
