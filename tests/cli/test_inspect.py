@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.checkpoint.conftest import tiny_llama  # noqa: F401 - a fixture
 from tests.cli.test_jobs import contract  # noqa: F401 - a fixture
-from tests.cli.test_verify import write_engine
+from tests.cli.test_verify import PRETRAINED, write_engine
 from trtkit.errors import InputError
 from trtkit.flow.inspect import Kind, inspect
 from trtkit.flow.inspect.gguf import inspect_gguf
@@ -257,3 +257,42 @@ def test_what_is_nothing_of_this_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "absent"):
         with pytest.raises(InputError):
             inspect(path)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.just(1e400) | st.text(max_size=3),
+    lambda below: (
+        st.lists(below, max_size=2)
+        | st.dictionaries(st.sampled_from(["a", "tp_size", "name"]), below, max_size=2)
+    ),
+    max_leaves=4,
+)
+SHUFFLED = settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@SHUFFLED
+@given(data=st.data())
+def test_no_value_of_a_description_ends_in_a_traceback(tmp_path, data):
+    origin = {"contract": {"path": "x"}, "source": {}, "target": {"sm": 90}, "tools": {}}
+    engine = {"version": "1.1.0", "backend": "cpu", "pretrained_config": PRETRAINED, "build_config": {}}
+    manifest = {"schema": 2, "stage": "s", "key": "k", "inputs": {}, "facts": {}, "files": {}, "trtkit": "1"}
+    manifest |= {"origin": origin, "gate": {}, "digest": ""}
+    for name, content in (
+        ("hf", LLAMA_70B),
+        ("trtllm", PRETRAINED),
+        ("engine", engine),
+        ("manifest", manifest),
+    ):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        keys = data.draw(st.lists(st.sampled_from(sorted(content)), max_size=3))
+        changed = content | {key: data.draw(JSON) for key in keys}
+        (folder / ("trtkit-manifest.json" if name == "manifest" else "config.json")).write_text(
+            json.dumps(changed)
+        )
+        if name == "manifest":
+            (folder / "config.json").write_text(json.dumps(engine))
+        (folder / "model.safetensors").write_bytes(b"")
+        assert inspect(folder).kind

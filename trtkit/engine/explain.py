@@ -70,18 +70,14 @@ def find_nearest(store: Store, stage: Stage) -> Manifest | None:
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """Return what differs, each thing that has a name of its own in the contract once."""
-    before, after = dict(_flat(_plain(old))), dict(_flat(_plain(new)))
+    # As a manifest gives it back: lists for tuples, strings for enums.
+    before, after = (dict(_flat(json.loads(canonical_json(each)))) for each in (old, new))
     found: dict[str, Change] = {}
     for path in sorted({**after, **before}, key=_rank):
         if before.get(path, _ABSENT) != after.get(path, _ABSENT):
             word = _word(path)
             found.setdefault(word, Change(word, before.get(path, _ABSENT), after.get(path, _ABSENT)))
     return list(found.values())
-
-
-def _plain(value: Mapping[str, Any]) -> Any:
-    """Return what a manifest gives back: lists for tuples, strings for enums."""
-    return json.loads(canonical_json(value))
 
 
 def _flat(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
