@@ -218,7 +218,8 @@ def _judged_engine(folder: Path, source: HfCheckpoint) -> Judged:
     built = config.get("pretrained_config") or {}
     check_same_model(built, source, path=folder / CHECKPOINT_CONFIG)
     block = built.get("quantization") or {}
-    return Judged(EngineExecutor(folder), str(folder), "OpenVINO, the engine itself", block.get("quant_algo"))
+    algorithms = (block.get("quant_algo"), block.get("kv_cache_quant_algo"))
+    return Judged(EngineExecutor(folder), str(folder), "OpenVINO, the engine itself", *algorithms)
 
 
 class EngineExecutor:
