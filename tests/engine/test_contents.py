@@ -105,6 +105,19 @@ def test_use_by_another_process_ends_with_it(tmp_path, product):
     assert list_entries(tmp_path) == []
 
 
+def test_what_a_running_server_names_is_in_use(tmp_path, product):
+    path = product(1)
+    script = "import sys; print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", script, f"--model-repository={path}"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        server.stdout.readline()
+        (entry,) = list_entries(tmp_path)
+        assert entry.in_use
+        server.stdin.close()
+    (entry,) = list_entries(tmp_path)
+    assert not entry.in_use
+
+
 def test_damaged_set_aside_and_bypassing_products_go_unasked(tmp_path, product):
     damaged, replaced = product(1), product(2)
     (replaced / "weights").unlink()
