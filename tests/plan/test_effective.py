@@ -64,8 +64,11 @@ def test_kept_padding_makes_every_step_as_long_as_can_be():
 
 def test_drafts_lengthen_sequences_and_steps():
     asked = ask(speculative_decoding_mode="draft_tokens_external", max_draft_len=10)
-    found = limits_of(asked, max_num_tokens=512)
-    assert (found.max_seq_len, found.max_num_tokens) == (8202, 64 * 11)
+    effect = build_effect(asked, replace(LIMITS, max_num_tokens=512))
+    assert effect.limits.max_num_tokens == 64 * 11
+    assert {each.name: each.effective for each in effect.settings}["max_seq_len"] == "8202"
+    # What a request may have is what was asked for.
+    assert effect.limits.max_seq_len == 8192
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ def case(check, key, model="llama-3.1-8b", weights="none", kv_cache="auto", **se
     engine = ENGINE | {
         name: value for name, value in sections.items() if name not in ("classes", "model_section")
     }
+    engine["kv_cache"] = engine.pop("pool", {})
     raw = {"engine": engine, "quantization": {"weights": weights, "kv_cache": kv_cache}}
     raw |= {"classes": sections["classes"]} if "classes" in sections else {}
     raw |= {"model": sections["model_section"]} if "model_section" in sections else {}
@@ -50,6 +51,9 @@ CASES = [
     case("kv_heads_are_not_repeated", "engine.tensor_parallel", "llama-3.3-70b", tensor_parallel=16),
     case("prompt_fits_step", "engine.limits.max_num_tokens", chunked_context=False,
          limits={"max_input_len": 4096, "max_num_tokens": 2048}),
+    case("pool_leaves_something", "engine.kv_cache.memory_fraction", pool={"memory_fraction": 1}),
+    case("groups_fill_rows", "quantization.group_size", "llama-2-7b", weights="int4-awq", tensor_parallel=4,
+         backend="llmapi"),
     case("step_holds_beams", "engine.limits.max_num_tokens",
          limits={"max_beam_width": 8, "max_batch_size": 256, "max_num_tokens": 1024}),
     case("step_is_whole_blocks", "engine.limits.max_num_tokens", limits={"max_num_tokens": 1000}),
@@ -165,6 +169,7 @@ def test_all_problems_come_at_once_even_beside_a_division_that_cannot_be(contrac
         ({"backend": "llmapi", "gpu": "h200", "trtllm": "0.21"}, "engine.trtllm"),
         ({"backend": "rtx", "gpu": "rtx-5090", "trtllm": "1.2"}, "engine.trtllm"),
         ({"backend": "rtx", "gpu": "rtx-5090", "tensor_parallel": 2}, "engine.tensor_parallel"),
+        ({"backend": "tensorrt", "gpu": "h200", "threads": 4}, "engine.threads"),
         ({"backend": "cpu", "build_flags": {"workers": 1}}, "engine.build_flags"),
         ({"backend": "cpu", "trtllm": "1.2"}, "engine.trtllm"),
         ({"backend": "cpu", "chunked_context": False}, "engine.chunked_context"),

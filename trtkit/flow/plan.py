@@ -16,12 +16,12 @@ from trtkit.contract import Contract, ContractFile, load_contract
 from trtkit.contract.formats import BackendName
 from trtkit.contract.load import parse_contract
 from trtkit.engine.store import Store
-from trtkit.errors import ContractError, InputError, Problem
+from trtkit.errors import ContractError, InputError, Problem, Severity
 from trtkit.flow.build import Report, this_machine
 from trtkit.flow.silicon import silicon_fit
 from trtkit.plan import Plan, make_plan
 from trtkit.plan.compare import Candidate, Field, compare
-from trtkit.plan.hf_config import parse_hf_config
+from trtkit.plan.hf_config import QUANTIZED_KEYS, parse_hf_config
 from trtkit.plan.pace import Speed
 from trtkit.plan.resolve import quant_plan
 from trtkit.plan.silicon import measured_fit
@@ -127,10 +127,14 @@ def ask(path: Path, overrides: Sequence[str], config: Path | None, report: Repor
 
 
 def _question(file: ContractFile, config: Path, *, bare: bool) -> Question:
-    generation = config.with_name(_GENERATION)
+    generation, raw = config.with_name(_GENERATION), read_json(config)
     model, warnings = parse_hf_config(
-        read_json(config), file=str(config), generation=read_json(generation) if generation.exists() else None
+        raw, file=str(config), generation=read_json(generation) if generation.exists() else None
     )
+    for key in sorted(QUANTIZED_KEYS & {name for name, value in raw.items() if value}):
+        message = "the source is quantized already, and the plan counts the formats that it was given"
+        hint = "give --weights and --kv-cache as the source has them"
+        warnings.append(Problem(message, key, hint, str(config), severity=Severity.WARNING))
     return Question(file, model, tuple(warnings), config, bare)
 
 

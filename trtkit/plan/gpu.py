@@ -14,6 +14,7 @@ from trtkit.contract.models import Contract
 from trtkit.plan.effective import Ask, Effect, build_effect
 from trtkit.plan.gpu_memory import gpu_memory
 from trtkit.plan.pace import Speed, pace_of, workload_of
+from trtkit.plan.preflight.target import TRTLLM_BACKENDS
 from trtkit.plan.speed import speed_of
 from trtkit.plan.types import EngineLimits, Plan, QuantPlan, Setting, Target, Workload, Zones
 
@@ -39,9 +40,9 @@ def resolve_gpu(
     limits = _prompt_limit(contract, effect)
     memory = gpu_memory(contract, model, gpu, ranks, limits)
     block = limits.tokens_per_block
-    # Caches of slots cannot run out while there are slots: nothing is kept back.
+    # Caches of slots cannot run out while there are slots: nothing is kept back. Each beam has blocks of its own.
     share = 1.0 if engine.backend.value == "rtx" else contract.admission.kv_fraction
-    kv_tokens = int(memory.kv_tokens * share) // block * block
+    kv_tokens = int(memory.kv_tokens * share / engine.limits.max_beam_width) // block * block
     speed = measured or speed_of(model, gpu, ranks, quantization, contract.model.dtype.value)
     pace = pace_of(contract, limits, kv_tokens, speed, workload or workload_of(contract, limits))
     reuse = engine.kv_cache.enable_block_reuse and effect.paged_context
@@ -74,6 +75,13 @@ def ranks_of(contract: Contract, model: ModelConfig) -> Parallelism:
         engine.moe_expert_parallel,
         parallel_embedding=shares,
     )
+
+
+def line_of(contract: Contract) -> str | None:
+    """Return TensorRT-LLM's release line that is meant; None for back ends that are not part of it."""
+    if contract.engine.backend.value not in TRTLLM_BACKENDS:
+        return None
+    return contract.engine.trtllm or NEWEST
 
 
 def default_limits(contract: Contract, model: ModelConfig) -> EngineLimits:
@@ -127,12 +135,12 @@ def _target(
     contract: Contract, model: ModelConfig, *, ranks: Parallelism, effect: Effect, limits: EngineLimits
 ) -> Target:
     engine = contract.engine
-    line = engine.trtllm or NEWEST
+    line = line_of(contract)
     return Target(
         gpu=GPUS[engine.gpu or ""],
         ranks=ranks,
         trtllm=line,
-        image=f"nvcr.io/nvidia/tritonserver:{PROFILES[line].images[-1]}-trtllm-python-py3",
+        image=f"nvcr.io/nvidia/tritonserver:{PROFILES[line].images[-1]}-trtllm-python-py3" if line else None,
         max_beam_width=engine.limits.max_beam_width,
         build_flags=dict(engine.build_flags),
         chunked_context=_chunks(contract, effect),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from trtkit.catalog.formats import WEIGHTS
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.support import Support
+from trtkit.catalog.trtllm import NEWEST
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses, warns
@@ -44,7 +45,9 @@ def fallbacks_run_on_gpu(contract: Contract, model: ModelConfig, plan: Plan) -> 
     if target is None:
         return
     for each in contract.quantization.fallback:
-        verdict = weights_verdict(backend, each.value, target.gpu.sm, target.trtllm, model.architecture)
+        verdict = weights_verdict(
+            backend, each.value, target.gpu.sm, target.trtllm or NEWEST, model.architecture
+        )
         if verdict.support is Support.REFUSED:
             message = f"{backend} runs no {each.value} weights on {target.gpu.name}: {verdict.reason}"
             yield Problem(message, "quantization.fallback", f"leave {each.value} out")
@@ -104,7 +107,7 @@ def products_keep_pace_with_memory(_: Contract, __: ModelConfig, plan: Plan) -> 
 def _verdicts(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[tuple[str, Verdict, Target]]:
     target, backend = plan.target, contract.engine.backend.value
     if target is not None:
-        sm, line = target.gpu.sm, target.trtllm
+        sm, line = target.gpu.sm, target.trtllm or NEWEST
         weights = contract.quantization.weights.value
         yield "quantization.weights", weights_verdict(backend, weights, sm, line, model.architecture), target
         kv_cache = contract.quantization.kv_cache.value
