@@ -66,6 +66,7 @@ def test_unused_is_what_no_contract_s_last_build_went_through(tmp_path, product)
     assert chosen(tmp_path, unused=True) == {left}
     (entry,) = [each for each in list_entries(tmp_path) if each.path == kept]
     assert entry.contracts == (f"{contract} a=1",)
+    assert entry.used_s > NOW_S
     contract.unlink()
     assert chosen(tmp_path, unused=True) == {kept, left}
 

@@ -13,7 +13,7 @@ from trtkit.conventions import MANIFEST
 from trtkit.engine.holds import command_lines, is_free, taken
 from trtkit.engine.manifest import read_manifest
 from trtkit.engine.store import CORRUPT, UNCACHED
-from trtkit.engine.uses import USES, read_uses
+from trtkit.engine.uses import USES, Use, read_uses
 from trtkit.errors import InputError
 
 _LOGS = "log"
@@ -75,10 +75,10 @@ class Limits:
 
 def list_entries(root: Path) -> list[Entry]:
     """Return all entries, the latest used first."""
-    users: dict[str, list[str]] = {}
+    users: dict[str, list[Use]] = {}
     for use in read_uses(root):
         for product in use.products:
-            users.setdefault(product, []).append(" ".join([use.contract, *use.overrides]))
+            users.setdefault(product, []).append(use)
     named = command_lines()
     entries = [_entry(root, path, users, named) for path in _folders(root)]
     return sorted((each for each in entries if each), key=lambda each: -each.used_s)
@@ -124,11 +124,13 @@ def _folders(root: Path) -> Iterator[Path]:
             yield from (path for path in sorted(stage.iterdir()) if path.is_dir())
 
 
-def _entry(root: Path, path: Path, users: dict[str, list[str]], named: str) -> Entry | None:
+def _entry(root: Path, path: Path, users: dict[str, list[Use]], named: str) -> Entry | None:
     try:
         manifest = path / MANIFEST
         stat = path.stat()
-        used_s = manifest.stat().st_mtime if manifest.is_file() else stat.st_mtime
+        uses = users.get(path.relative_to(root).as_posix(), ())
+        # A source has no manifest whose time would say it; a build that only reads the store leaves no record.
+        touched_s = manifest.stat().st_mtime if manifest.is_file() else stat.st_mtime
         return Entry(
             stage=path.parent.name,
             key=path.name,
@@ -136,8 +138,8 @@ def _entry(root: Path, path: Path, users: dict[str, list[str]], named: str) -> E
             state=_state(path),
             in_use=not is_free(path) or str(path) in named,
             made_s=stat.st_mtime,
-            used_s=used_s,
-            contracts=tuple(users.get(path.relative_to(root).as_posix(), ())),
+            used_s=max([touched_s, *(use.built_s for use in uses)]),
+            contracts=tuple(" ".join([use.contract, *use.overrides]) for use in uses),
             blocks=frozenset(_blocks(path)),
         )
     except FileNotFoundError:  # somebody removed it meanwhile

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ class Use:
     overrides: tuple[str, ...]
     products: tuple[str, ...]
     """Paths inside the store: ``stage/key``."""
+    built_s: float
+    """When, since the epoch."""
 
     @property
     def is_current(self) -> bool:
@@ -34,7 +37,7 @@ class Use:
 def write_use(root: Path, contract: Path, overrides: Sequence[str], products: Iterable[Path]) -> None:
     """Record a build; a store that cannot be written to does without."""
     inside = sorted(path.relative_to(root).as_posix() for path in products if path.is_relative_to(root))
-    use = Use(str(contract.resolve()), tuple(overrides), tuple(inside))
+    use = Use(str(contract.resolve()), tuple(overrides), tuple(inside), time.time())
     name = content_key({"contract": use.contract, "overrides": use.overrides})[:32]
     staged = root / USES / f".{name}.{os.getpid()}"
     with contextlib.suppress(OSError):
@@ -49,7 +52,9 @@ def read_uses(root: Path) -> list[Use]:
     for path in sorted((root / USES).glob("*.json")):
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
             raw = json.loads(path.read_text(encoding="utf-8"))
-            use = Use(str(raw["contract"]), tuple(raw["overrides"]), tuple(raw["products"]))
+            use = Use(
+                str(raw["contract"]), tuple(raw["overrides"]), tuple(raw["products"]), float(raw["built_s"])
+            )
             if use.is_current:
                 found.append(use)
     return found
