@@ -77,6 +77,14 @@ def test_a_comparison_is_text_or_a_page(tmp_path):
         run(CONFIG, "--html", page)
 
 
+def test_a_program_gets_every_candidate_with_what_it_needs_to_choose():
+    rows = json.loads(run(CONFIG, "--compare", "--output", "json").stdout)["candidates"]
+    possible = [row for row in rows if "why_not" not in row]
+    assert len(rows) > len(possible) > 100
+    assert possible[0]["requests_per_s"] > 0
+    assert possible[0]["zones"]["decode_slots"] > 0
+
+
 def test_the_catalog_is_listed():
     assert "rtx-pro-6000" in run(CONFIG, "--gpu", "list").stdout
 

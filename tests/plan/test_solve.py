@@ -105,7 +105,7 @@ def test_those_that_keep_the_promises_come_first_by_rate(candidates):
 def test_a_reader_sees_numbers_and_where_they_come_from(candidates):
     text = render_candidates(best_of_each(candidates))
     assert "prompts of 1000 tokens, answers of 200" in text
-    assert "estimates, not measurements" in text
+    assert "estimates for the tensorrt back end, not measurements" in text
     html = page("<a>", best_of_each(candidates))
     assert html.count("<rect") > 6 * 5
     assert "&lt;a&gt;" in html

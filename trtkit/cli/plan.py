@@ -180,10 +180,7 @@ def _compare(question: Question, html: Path | None, output: Output) -> None:
         html.write_text(page(f"Ways to serve {question.contract.name}", best), encoding="utf-8")
         say(f"written: {html}")
     if output is Output.JSON:
-        rows = [
-            {"kept": each.kept, "requests_per_s": each.requests_per_s, **asdict(each)} for each in candidates
-        ]
-        show_json({"schema": 1, "candidates": rows})
+        show_json({"schema": 1, "candidates": [each.summary() for each in candidates]})
     else:
         show(render_candidates(best))
 

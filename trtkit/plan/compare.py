@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from trtkit.catalog.formats import WEIGHTS
 from trtkit.catalog.gpus import GPUS, Gpu
@@ -52,6 +53,27 @@ class Candidate:
     def per_gpu(self) -> float:
         """Requests per second and GPU."""
         return self.requests_per_s / self.tp
+
+    def summary(self) -> dict[str, Any]:
+        """Return what a program needs to choose."""
+        chosen = {
+            "gpu": self.gpu.name,
+            "weights": self.weights,
+            "kv_cache": self.kv_cache,
+            "tensor_parallel": self.tp,
+        }
+        if self.plan is None or self.plan.pace is None:
+            return {**chosen, "why_not": self.why_not}
+        return {
+            **chosen,
+            "proven": self.proven,
+            "promises_kept": self.kept,
+            "requests_per_s": self.requests_per_s,
+            "requests_per_s_and_gpu": self.per_gpu,
+            "memory": asdict(self.plan.memory),
+            "zones": asdict(self.plan.zones),
+            "pace": asdict(self.plan.pace),
+        }
 
 
 @dataclass(frozen=True)

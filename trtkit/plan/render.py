@@ -57,14 +57,15 @@ def _candidate(each: Candidate, most: float) -> str:
 
 def _notes(rows: Sequence[Candidate]) -> list[str]:
     """Say what the numbers are of and where they come from."""
-    paces = [each.plan.pace for each in rows if each.plan and each.plan.pace]
+    plans = [each.plan for each in rows if each.plan]
+    paces = [plan.pace for plan in plans if plan.pace]
     if not paces:
         return []
     work = paces[0].workload
-    kinds = sorted({pace.source.partition(" x ")[0] for pace in paces})
+    kinds = "; ".join(sorted({pace.source.partition(" x ")[0] for pace in paces}))
     return [
         f"prompts of {work.prompt_tokens} tokens, answers of {work.output_tokens}; GB: on each GPU beside the pool",
-        f"estimates, not measurements: {'; '.join(kinds)}",
+        f"estimates for the {plans[0].backend} back end, not measurements: {kinds}",
     ]
 
 
