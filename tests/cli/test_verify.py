@@ -10,7 +10,7 @@ from trtkit.conventions import MANIFEST
 from trtkit.engine.manifest import canonical_json
 from trtkit.engine.store import Stage, Store
 from trtkit.errors import InputError
-from trtkit.flow.against import Target, parse_target
+from trtkit.flow.against import Target, parse_target, target_problems
 
 PRETRAINED = {
     "architecture": "LlamaForCausalLM", "dtype": "bfloat16", "hidden_size": 64, "num_hidden_layers": 2,
@@ -170,6 +170,23 @@ def test_ranks_are_counted_without_a_manifest_too(trtkit, foreign, damage):
     assert trtkit("verify", foreign)[0] == 0
     damage(foreign)
     assert trtkit("verify", foreign)[0] == 6
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "sm", "said"),
+    [
+        (None, "80", ""),
+        ("FP8", "89", ""),
+        ("FP8", "80", "no FP8 before SM 89"),
+        ("W8A8_SQ_PER_CHANNEL_PLUGIN", "100", "the builder raises for SmoothQuant"),
+        ("NVFP4", "80", "nothing is known of NVFP4"),
+    ],
+)
+def test_a_format_that_the_gpu_does_not_run_is_refused(tmp_path, algorithm, sm, said):
+    config = PRETRAINED | {"quantization": {"quant_algo": algorithm}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    problems = target_problems(tmp_path, parse_target([sm]))
+    assert [said in problem.message for problem in problems] == [True] * bool(said)
 
 
 def test_a_checkpoint_is_compared_with_what_the_gpu_runs(trtkit, tiny_llama, tmp_path):  # noqa: F811

@@ -163,15 +163,27 @@ def _checkpoint_problems(folder: Path, target: Target) -> list[Problem]:
         return [Problem(message, key="trtkit.target_sm", file=str(folder), hint=hint)]
     quantization = config.get("quantization")
     algorithm = quantization.get("quant_algo") if isinstance(quantization, Mapping) else None
-    name = next((name for name, facts in WEIGHTS.items() if facts.quant_algo == algorithm), None)
+    name = _format(algorithm)
     if name is None:
-        return []
+        message = f"nothing is known of {algorithm} weights on {target}"
+        return [
+            Problem(
+                message, key="quantization.quant_algo", file=str(folder), hint="convert to another format"
+            )
+        ]
     verdict = weights_verdict("tensorrt", name, target.sm, target.line or NEWEST)
     if verdict.support is not Support.REFUSED:
         return []
     hint = f"trtkit convert SOURCE -o {folder} --weights {verdict.nearest}" if verdict.nearest else ""
     message = f"{algorithm or 'plain'} weights do not run there: {verdict.reason}; target has {target}"
     return [Problem(message, key="quantization.quant_algo", file=str(folder), hint=hint)]
+
+
+def _format(algorithm: Any) -> str | None:
+    """Return the contract's name of TensorRT-LLM's algorithm; SmoothQuant has one for each kind of scales."""
+    if str(algorithm).startswith("W8A8_SQ"):
+        return "int8-sq"
+    return next((name for name, facts in WEIGHTS.items() if facts.quant_algo == algorithm), None)
 
 
 def _has_layout(baked: Mapping[str, Any], target: Target) -> bool:
