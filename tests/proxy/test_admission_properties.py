@@ -66,12 +66,12 @@ class Host:
                 assert chosen.priority <= other.priority
 
     def check_budgets(self) -> None:
-        ledger = self.gate.ledger
+        ledger = self.gate.backends[0].ledger
         assert ledger.decode_slots == len(self.running) <= ZONES.decode_slots
         assert 0 <= ledger.kv_tokens <= ZONES.kv_tokens
         largest = max((self.arrived[key].prompt_tokens for key in self.running), default=0)
         assert 0 <= ledger.prefill_tokens <= max(ZONES.prefill_tokens, largest)
-        assert len(self.gate.queue) == len(self.waiting) <= 4
+        assert len(self.gate.pools[0].queue) == len(self.waiting) <= 4
         assert sum(self.gate.count(name, State.QUEUED) for name in CLASSES) == len(self.waiting)
 
     def offer(self, class_name, prompt, output, limits, streams) -> None:
@@ -122,7 +122,7 @@ def test_nothing_is_lost_nothing_is_answered_twice_and_budgets_return_to_zero(st
     host.run_dry()
     assert not host.waiting
     assert host.answers == dict.fromkeys(host.arrived, 1)
-    ledger = host.gate.ledger
+    ledger = host.gate.backends[0].ledger
     assert (ledger.prefill_tokens, ledger.kv_tokens, ledger.decode_slots) == (0, 0, 0)
     for name in CLASSES:
         assert host.gate.count(name, State.QUEUED, State.PREFILLING, State.DECODING, State.CANCELLING) == 0

@@ -134,6 +134,15 @@ class Engine(_Section):
     kv_cache: KvCache = KvCache()
 
 
+class OnInfeasible(str, enum.Enum):
+    """What becomes of a request whose first token cannot come in time."""
+
+    REJECT = "reject"
+    """It is refused at once, with a time to come back."""
+    RELEGATE = "relegate"
+    """It waits behind all classes, without a promise, and the response says so."""
+
+
 class Timeouts(_Section):
     """Hard ends of a request. Each is its own clock; when one runs out the request is cancelled upstream."""
 
@@ -165,7 +174,9 @@ class ServiceClass(_Section):
     default_output_tokens: Tokens = 128
     """``max_tokens`` of a request that names none."""
     sheddable: bool = False
-    """May be dropped from the queue to make room for a more urgent class."""
+    """May be dropped from the queue to make room for a more urgent class, or stopped before its first token."""
+    on_infeasible: Annotated[OnInfeasible, Field(strict=False)] = OnInfeasible.REJECT
+    """What becomes of a request whose first token cannot come in time: refused at once, or served behind all others."""
     timeouts: Timeouts = Timeouts()
 
     @property
@@ -207,6 +218,24 @@ class Admission(_Section):
     """Requests that may wait; less urgent ones take no place from more urgent ones."""
     starvation_ms: Milliseconds = 30_000.0
     """A request that waited this long goes before every band: the bound that strict priority cannot break."""
+    holdback: Annotated[tuple[Fraction, ...], Field(min_length=1, max_length=16, strict=False)] = (
+        1.0,
+        0.9,
+        0.6,
+    )
+    """Share of each zone that a band may fill: the first is the most urgent band's, the last the least urgent one's."""
+    prefill_ms: Milliseconds = 100.0
+    """Prefill work in flight per engine, at least one and a half engine steps."""
+    refusal_margin: Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)] = 1.2
+    """Factor on the predicted prefill time before a request is refused because its first token would come too late."""
+    skip_ahead: Annotated[int, Field(ge=0, le=1000)] = 8
+    """Smaller requests that may pass one of their band that does not fit yet."""
+    minimum_share: Annotated[float, Field(ge=0, le=0.5, allow_inf_nan=False)] = 0.05
+    """Share of the prompt tokens that the least urgent band gets that may not be shed, whatever waits above it."""
+    length_buckets: Annotated[tuple[Tokens, ...], Field(max_length=8, strict=False)] = (2048, 8192, 32768)
+    """Upper ends of the prompt lengths that are told apart in metrics and decisions."""
+    long_prompt_tokens: Tokens | None = None
+    """Longer prompts go to a pool of their own, where there are engines for one."""
 
 
 class Contract(_Section):

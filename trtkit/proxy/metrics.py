@@ -5,14 +5,14 @@ No label ever holds what a client sent: classes come from the contract, models a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from trtkit.contract.models import ServiceClass
 from trtkit.conventions import ENGINE_MODEL, METRIC_PREFIX, TEXT_MODELS
-from trtkit.proxy.admission import Admission, Outcome, Reason, State
+from trtkit.proxy.admission import Admission, Ledger, Outcome, Reason, State
 from trtkit.proxy.slo import Timeline, Verdict, judge, kept_all
 
 MODELS = (ENGINE_MODEL, *TEXT_MODELS)
@@ -29,6 +29,10 @@ _QUEUE_EDGES_S = f".0001 .001 .005 .01 .025 .05 .1 {_TOTAL_EDGES_S}"
 def _edges(listed_s: str, promised_ms: list[float | None]) -> list[float]:
     """Return bucket edges that include the promises, so that attainment can be read off exactly."""
     return sorted({*map(float, listed_s.split()), *(each / 1000 for each in promised_ms if each is not None)})
+
+
+def _total(ledgers: Sequence[Ledger], name: str) -> float:
+    return float(sum(getattr(ledger, name) for ledger in ledgers))
 
 
 class Metrics:
@@ -92,7 +96,7 @@ class Metrics:
 
     def watch(self, admission: Admission) -> None:
         """Publish admission's live numbers; they are read when they are scraped."""
-        ledger, zones = admission.ledger, admission.ledger.zones
+        ledgers = [backend.ledger for backend in admission.backends]
         depth = self._gauge("queue_depth", "Requests that wait.", "class")
         running = self._gauge("inflight_requests", "Requests at the engine.", "class")
         cancelling = self._gauge(
@@ -109,9 +113,13 @@ class Metrics:
         limit = self._gauge(
             "zone_limit", "What may be in flight: tokens, or requests in zone decode_slots.", "zone"
         )
-        for zone in ("prefill_tokens", "kv_tokens", "decode_slots"):
-            used.labels(zone).set_function(partial(getattr, ledger, zone))
-            limit.labels(zone).set(getattr(zones, zone))
+        for zone, bound in (
+            ("prefill_tokens", "prefill_limit"),
+            ("kv_tokens", "kv_limit"),
+            ("decode_slots", "slots_limit"),
+        ):
+            used.labels(zone).set_function(partial(_total, ledgers, zone))
+            limit.labels(zone).set_function(partial(_total, ledgers, bound))
 
     def _observe_times(self, model: str, class_name: str, timeline: Timeline) -> None:
         self._tokens.labels(model, class_name).inc(timeline.tokens)

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 @dataclass(frozen=True)
 class EngineModel:
-    """What a step costs and what fits. The defaults are an 8B-class model on one data-centre GPU, declared, not measured.
+    """What a step costs and what fits. The defaults are declared, not measured: an 8B-class model on one large GPU.
 
     A step takes ``step_s + prefill tokens / prefill_tokens_per_s + sequence_s * sequences + context_s * context
     tokens``: 5.5 ms + 2048 / 28000 s = 78.6 ms for a step full of prompt.
@@ -30,12 +30,25 @@ class Job:
     """One request as the engine sees it, and when it got what."""
 
     __slots__ = (
-        "class_index", "arrival_s", "prompt_tokens", "output_tokens", "max_tokens", "tenant", "limits_s",
-        "left_tokens", "reserved_tokens", "last_step", "dispatched_s", "first_s", "last_s", "ended",
+        "arrival_s",
+        "class_index",
+        "dispatched_s",
+        "ended",
+        "first_s",
+        "last_s",
+        "last_step",
+        "left_tokens",
+        "limits_s",
+        "max_tokens",
+        "output_tokens",
+        "prompt_tokens",
+        "reserved_tokens",
+        "tenant",
     )  # fmt: skip
 
     def __init__(
         self,
+        *,
         class_index: int,
         arrival_s: float,
         prompt_tokens: int,
@@ -126,7 +139,11 @@ class Engine:
             self._enter()
         model, running = self.model, len(self._decoding)
         self._start_s, self._chunked = now_s, []
-        base_s = model.step_s + model.sequence_s * (running + len(self._prefilling)) + model.context_s * self._context_tokens
+        base_s = (
+            model.step_s
+            + model.sequence_s * (running + len(self._prefilling))
+            + model.context_s * self._context_tokens
+        )
         if self._prefilling:
             self._steps, self.busy = 1, True
             tokens = self._chunk(model.max_num_tokens - running)
@@ -172,6 +189,8 @@ class Engine:
         elapsed_s, growth_s = now_s - self._start_s, self._growth_s
         linear = self._first_step_s - growth_s / 2
         # Solves growth / 2 * n^2 + linear * n = elapsed, in the form that is exact for growth -> 0.
-        steps = math.ceil(2 * elapsed_s / (linear + math.sqrt(linear * linear + 2 * growth_s * elapsed_s)) - 1e-9)
+        steps = math.ceil(
+            2 * elapsed_s / (linear + math.sqrt(linear * linear + 2 * growth_s * elapsed_s)) - 1e-9
+        )
         self._steps = min(self._steps, max(1, steps))
         self.end_s = self._start_s + self._span_s(self._steps)

@@ -88,7 +88,14 @@ def draw_jobs(sources: Sequence[Source], times_s: Draws, draw: Draws) -> list[Jo
         weights = np.arange(1, source.tenants + 1) ** -1.1
         tenants[mine] = draw.choice(source.tenants, size=len(mine), p=weights / weights.sum())
     return [
-        Job(index, at_s, prompt, output, sources[index].max_tokens, f"t{tenant}")
+        Job(
+            class_index=index,
+            arrival_s=at_s,
+            prompt_tokens=prompt,
+            output_tokens=output,
+            max_tokens=sources[index].max_tokens,
+            tenant=f"t{tenant}",
+        )
         for index, at_s, prompt, output, tenant in zip(
             *(each.tolist() for each in (chosen, times_s, prompts, outputs, tenants)), strict=True
         )

@@ -6,92 +6,90 @@ import heapq
 import itertools
 import math
 from collections import Counter
-from dataclasses import dataclass
 
 from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.plan.types import Zones
+from trtkit.proxy.admission.backend import Backend, backend_of
+from trtkit.proxy.admission.decision import Abort, Decision, Dispatch, Refuse
 from trtkit.proxy.admission.drain import DrainMeter
-from trtkit.proxy.admission.ledger import Ledger
 from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Reason, Retry
-from trtkit.proxy.admission.queue import BandQueue
+from trtkit.proxy.admission.pool import Pool
+from trtkit.proxy.admission.record import Constraint, Record, bucket_of
 from trtkit.proxy.admission.request import Request, State, Ticket
 
 _IN_FLIGHT = (State.PREFILLING, State.DECODING)
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatch:
-    """Send the request to the engine now."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """Answer a request that never reached the engine; Admission has forgotten it."""
-
-    id: str
-    reason: Reason
-    pushback_ms: int | None
-    """Wait before a retry; -1 says never, None says nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """Answer a request that runs, stop it at the engine, and call :meth:`Admission.finish` when it has ended."""
-
-    id: str
-    reason: Reason
-
-
-Decision = Dispatch | Refuse | Abort
+_OUTPUT_WEIGHT = 4
+"""What an output token costs its tenant, in prompt tokens."""
+_OUTPUT_MEMORY = 0.95
+_LOOK_AGAIN_S = 1e-3
 
 
 class Admission:
     """Decides order, refusals and ends. One owner per state: nobody else changes a ticket."""
 
-    def __init__(self, rules: AdmissionRules, zones: Zones, tokens_per_block: int) -> None:
-        self.ledger = Ledger(zones, tokens_per_block)
-        self.queue = BandQueue(rules.starvation_ms / 1000)
-        self._max_queue = rules.max_queue
+    def __init__(
+        self,
+        rules: AdmissionRules,
+        zones: Zones,
+        tokens_per_block: int,
+        *,
+        backends: int = 1,
+        long_backends: int = 0,
+    ) -> None:
+        """Take ``backends`` engines, the last ``long_backends`` of them for long prompts only."""
+        shared = backends - long_backends
+        self.rules = rules
+        self.pools = [Pool(rules, zones, tokens_per_block, range(shared))]
+        if long_backends:
+            self.pools.append(Pool(rules, zones, tokens_per_block, range(shared, backends)))
+        self.draining = False
         self._drain_meter = DrainMeter(zones)
         self._tickets: dict[str, Ticket] = {}
         self._timers: list[tuple[float, int, Ticket]] = []
         self._sequence = itertools.count()
         self._states: Counter[tuple[str, State]] = Counter()
-        self.draining = False
+        self._outputs: dict[str, float] = {}
+        self._waiting = 0
+
+    @property
+    def backends(self) -> list[Backend]:
+        """All engines, by index."""
+        return [backend for pool in self.pools for backend in pool.backends]
 
     def count(self, class_name: str, *states: State) -> int:
         """Return how many requests of a class are in any of the states."""
         return sum(self._states[class_name, state] for state in states)
 
+    def ahead(self, priority: int) -> int:
+        """Return how many requests wait in this band and above."""
+        return sum(pool.queue.ahead(priority) for pool in self.pools)
+
     def would_refuse(self, priority: int) -> bool:
         """Tell, before its size is known, whether a request of this band would find no place."""
-        return self.queue.ahead(priority) >= self._max_queue and not self.queue.newest_sheddable(priority)
+        return self.ahead(priority) >= self.rules.max_queue and not self._newest_sheddable(priority)
 
     def pushback_ms(self, reason: Reason, priority: int, prompt_tokens: int, now_s: float) -> int | None:
         """Return when a refused request may come back: -1 is never, None is nothing to say."""
         if reason.retry is Retry.BACKLOG:
-            requests, tokens = (
-                self.queue.ahead(priority) + 1,
-                self.queue.tokens_ahead(priority) + prompt_tokens,
-            )
-            return self._drain_meter.pushback_ms(requests, tokens, now_s)
+            tokens = sum(pool.queue.tokens_ahead(priority) for pool in self.pools) + prompt_tokens
+            return self._drain_meter.pushback_ms(self.ahead(priority) + 1, tokens, now_s)
         return FIXED_PUSHBACK_MS.get(reason.retry)
 
     def offer(self, request: Request, now_s: float) -> list[Decision]:
         """Take a new request: it is dispatched, queued, or somebody is refused."""
+        pool = self._pool_for(request)
+        ledger = pool.backends[0].ledger
+        ticket = Ticket(request, ledger.kv_need(request), pool)
         if self.draining:
-            return [self._refusal(request, Reason.DRAINING, now_s)]
-        if not self.ledger.could_fit(request):
-            return [self._refusal(request, Reason.TOO_LONG, now_s)]
-        ticket = Ticket(request)
+            return [self._refusal(ticket, Reason.DRAINING, now_s)]
+        if not ledger.could_fit(request):
+            return [self._refusal(ticket, Reason.TOO_LONG, now_s)]
         self._tickets[request.id] = ticket
         self._states[request.class_name, State.QUEUED] += 1
-        self.queue.push(ticket)
-        self._arm(ticket)
+        self._predict(ticket, now_s)
+        self._enqueue(ticket)
         decisions = self._settle(now_s) + self._make_room(ticket, now_s)
-        if len(self.queue):
+        if self._waiting:
             self._drain_meter.begin(now_s)
         return decisions
 
@@ -100,19 +98,29 @@ class Admission:
         ticket = self._tickets[request_id]
         if ticket.state is State.PREFILLING:
             ticket.last_token_s = now_s
-            self._end_prefill(ticket)
+            ticket.tokens += 1
+            backend_of(ticket).first_token(ticket, now_s)
+            self._move(ticket, State.DECODING)
             self._arm(ticket)
         return self._settle(now_s)
 
     def token(self, request_id: str, now_s: float) -> None:
         """Note a token; the inter-token limit starts again, at no cost to the timers."""
-        self._tickets[request_id].last_token_s = now_s
+        ticket = self._tickets[request_id]
+        ticket.last_token_s = now_s
+        ticket.tokens += 1
 
-    def finish(self, request_id: str, now_s: float) -> list[Decision]:
-        """Note that the engine has let go of a dispatched request, whatever the reason."""
+    def finish(self, request_id: str, now_s: float, *, tokens: int | None = None) -> list[Decision]:
+        """Note that the engine has let go of a dispatched request, whatever the reason.
+
+        ``tokens`` is for a host that does not report each token: how many there were, the last of them now.
+        """
         ticket = self._tickets.pop(request_id)
+        if tokens is not None:
+            ticket.tokens, ticket.last_token_s = tokens, now_s
         self._move(ticket, State.DONE)
-        self.ledger.release(request_id)
+        backend_of(ticket).release(ticket, now_s)
+        self._settle_account(ticket)
         return self._settle(now_s)
 
     def cancel(
@@ -136,15 +144,27 @@ class Admission:
     def drain(self, now_s: float) -> list[Decision]:
         """Refuse all that wait and all that will come; what runs goes on."""
         self.draining = True
-        return [self._end(ticket, Reason.DRAINING, now_s) for ticket in self.queue.tickets()]
+        waiting = [ticket for pool in self.pools for ticket in pool.queue.tickets()]
+        return [self._end(ticket, Reason.DRAINING, now_s) for ticket in waiting]
 
     def _settle(self, now_s: float) -> list[Decision]:
         decisions: list[Decision] = []
         while self._timers and self._timers[0][0] <= now_s:
             decisions += self._fire(*heapq.heappop(self._timers)[::2], now_s)
-        while (ticket := self.queue.head(now_s)) and self.ledger.fits(ticket.request):
-            decisions.append(self._dispatch(ticket, now_s))
+        for pool in self.pools:
+            while chosen := self._next(pool, now_s):
+                ticket, backend = chosen
+                if self._is_hopeless(ticket, backend, now_s):
+                    decisions += self._give_up(ticket, backend, now_s)
+                else:
+                    decisions.append(self._dispatch(ticket, backend, now_s))
         return decisions
+
+    def _next(self, pool: Pool, now_s: float) -> tuple[Ticket, Backend] | None:
+        """Return a pool's next; the one for long prompts takes what waits for the other while it idles."""
+        if pool is not self.pools[0] and pool.idle:
+            return pool.next(now_s, self.pools[0].queue)
+        return pool.next(now_s, pool.queue)
 
     def _fire(self, entry_s: float, ticket: Ticket, now_s: float) -> list[Decision]:
         if entry_s != ticket.armed_s:
@@ -156,36 +176,95 @@ class Admission:
             return []
         if reason is not None:
             return [self._end(ticket, reason, now_s)]
+        if ticket.state is State.QUEUED:
+            return self._look(ticket, now_s)
         self._end_prefill(ticket)
         self._arm(ticket)
         return []
 
-    def _arm(self, ticket: Ticket) -> None:
+    def _look(self, ticket: Ticket, now_s: float) -> list[Decision]:
+        """Look at a request that waits so late that its first token may not come in time any more."""
+        backend = ticket.pool.backends[0]
+        if self._is_hopeless(ticket, backend, now_s):
+            return self._give_up(ticket, backend, now_s)
+        self._arm(ticket, now_s)
+        return []
+
+    def _is_hopeless(self, ticket: Ticket, backend: Backend, now_s: float) -> bool:
+        if ticket.due_s == math.inf or not backend.trusts_rate(now_s):
+            return False
+        return now_s + self._alone_s(ticket, backend) > ticket.due_s
+
+    def _alone_s(self, ticket: Ticket, backend: Backend) -> float:
+        """Return the time to the first token of an engine that has nothing else to do, with the margin."""
+        request = ticket.request
+        return backend.ttft_s(self.rules.refusal_margin * request.prompt_tokens, careful=request.sheddable)
+
+    def _give_up(self, ticket: Ticket, backend: Backend, now_s: float) -> list[Decision]:
+        """Refuse what cannot come in time, or let it wait behind all others without a promise."""
+        ticket.blocked_by = Constraint.PROMISE
+        ticket.measured, ticket.threshold = self._alone_s(ticket, backend), ticket.due_s - now_s
+        if not ticket.request.terms.relegates:
+            return [self._end(ticket, Reason.HOPELESS, now_s)]
+        self._dequeue(ticket)
+        ticket.relegated, ticket.due_s = True, math.inf
+        self._enqueue(ticket)
+        return []
+
+    def _predict(self, ticket: Ticket, now_s: float) -> None:
+        request, pool = ticket.request, ticket.pool
+        ticket.ahead = pool.queue.ahead(request.priority)
+        if pool.backends[0].rates.known:
+            tokens = pool.prefill_tokens + pool.queue.tokens_ahead(request.priority)
+            share = tokens / len(pool.backends) + request.prompt_tokens
+            waited_s = now_s - request.arrival_s
+            ticket.predicted_s = waited_s + pool.backends[0].ttft_s(share, careful=False)
+
+    def _enqueue(self, ticket: Ticket) -> None:
+        ticket.pool.queue.push(ticket)
+        self._waiting += 1
+        self._arm(ticket)
+
+    def _arm(self, ticket: Ticket, looked_s: float = -math.inf) -> None:
+        backend = ticket.pool.backends[0]
+        if ticket.state is State.QUEUED and ticket.due_s < math.inf and backend.rates.known:
+            start_by_s = ticket.due_s - self._alone_s(ticket, backend)
+            ticket.start_by_s = max(start_by_s, looked_s) + _LOOK_AGAIN_S
         due_s, _ = ticket.due()
         if due_s < ticket.armed_s:
             ticket.armed_s = due_s
             heapq.heappush(self._timers, (due_s, next(self._sequence), ticket))
 
-    def _dispatch(self, ticket: Ticket, now_s: float) -> Dispatch:
-        request = ticket.request
+    def _dispatch(self, ticket: Ticket, backend: Backend, now_s: float) -> Dispatch:
+        request, queue = ticket.request, ticket.pool.queue
         self._drain_meter.record(request.prompt_tokens, now_s)
+        queue.note_dispatch(ticket)
         self._dequeue(ticket)
-        self.ledger.admit(request)
+        ticket.work_tokens = _OUTPUT_WEIGHT * self._outputs.get(request.class_name, request.max_tokens)
+        queue.charge(ticket, request.prompt_tokens + ticket.work_tokens)
+        backend.admit(ticket, now_s)
         self._move(ticket, State.PREFILLING)
         if not request.streams:
-            ticket.prefilled_s = now_s + self.ledger.prefill_tokens / self._drain_meter.assumed_rate
-            self._arm(ticket)
-        return Dispatch(request.id)
+            ticket.prefilled_s = now_s + backend.ledger.prefill_tokens / backend.rates.tokens_per_s
+        self._arm(ticket)
+        return Dispatch(request.id, backend.index, self._record(ticket, now_s))
 
     def _make_room(self, newcomer: Ticket, now_s: float) -> list[Decision]:
-        if len(self.queue) <= self._max_queue:
+        if self._waiting <= self.rules.max_queue:
             return []
-        victim = self.queue.newest_sheddable(newcomer.request.priority)
+        victim = self._newest_sheddable(newcomer.request.priority)
         if victim is not None:
             return [self._end(victim, Reason.SHED, now_s)]
         # Less urgent classes that may not be shed take no place from this one.
-        full = self.queue.ahead(newcomer.request.priority) > self._max_queue
-        return [self._end(newcomer, Reason.QUEUE_FULL, now_s)] if full else []
+        if newcomer.lane is None or self.ahead(newcomer.request.priority) <= self.rules.max_queue:
+            return []
+        return [self._end(newcomer, Reason.QUEUE_FULL, now_s)]
+
+    def _newest_sheddable(self, priority: int) -> Ticket | None:
+        found = [ticket for pool in self.pools if (ticket := pool.queue.newest_sheddable(priority))]
+        return max(
+            found, key=lambda ticket: (ticket.request.priority, ticket.request.arrival_s), default=None
+        )
 
     def _end(self, ticket: Ticket, reason: Reason, now_s: float) -> Decision:
         request = ticket.request
@@ -195,20 +274,55 @@ class Admission:
         self._dequeue(ticket)
         del self._tickets[request.id]
         self._move(ticket, State.DONE)
-        return self._refusal(request, reason, now_s)
+        return self._refusal(ticket, reason, now_s)
 
     def _dequeue(self, ticket: Ticket) -> None:
-        self.queue.remove(ticket)
-        if not len(self.queue):
+        ticket.pool.queue.remove(ticket)
+        self._waiting -= 1
+        if not self._waiting:
             self._drain_meter.pause()
 
-    def _refusal(self, request: Request, reason: Reason, now_s: float) -> Refuse:
+    def _refusal(self, ticket: Ticket, reason: Reason, now_s: float) -> Refuse:
+        request = ticket.request
         pushback_ms = self.pushback_ms(reason, request.priority, request.prompt_tokens, now_s)
-        return Refuse(request.id, reason, pushback_ms)
+        return Refuse(request.id, reason, pushback_ms, self._record(ticket, now_s, reason))
+
+    def _record(self, ticket: Ticket, now_s: float, reason: Reason | None = None) -> Record:
+        request = ticket.request
+        return Record(
+            id=request.id,
+            class_name=request.class_name,
+            tenant=request.tenant,
+            bucket=bucket_of(request.prompt_tokens, self.rules.length_buckets),
+            prompt_tokens=request.prompt_tokens,
+            arrival_s=request.arrival_s,
+            ahead=ticket.ahead,
+            predicted_ttft_s=ticket.predicted_s,
+            constraint=ticket.blocked_by,
+            measured=ticket.measured,
+            threshold=ticket.threshold,
+            reason=reason,
+            backend=ticket.backend.index if ticket.backend else None,
+            queue_s=now_s - request.arrival_s,
+            relegated=ticket.relegated,
+        )
 
     def _end_prefill(self, ticket: Ticket) -> None:
-        self.ledger.end_prefill(ticket.request.id)
+        backend_of(ticket).end_prefill(ticket)
         self._move(ticket, State.DECODING)
+
+    def _settle_account(self, ticket: Ticket) -> None:
+        """Correct what a tenant was charged by what its answer came to."""
+        request = ticket.request
+        if ticket.tokens:
+            past = self._outputs.get(request.class_name, float(ticket.tokens))
+            self._outputs[request.class_name] = _OUTPUT_MEMORY * past + (1 - _OUTPUT_MEMORY) * ticket.tokens
+        ticket.pool.queue.charge(ticket, _OUTPUT_WEIGHT * ticket.tokens - ticket.work_tokens)
+
+    def _pool_for(self, request: Request) -> Pool:
+        limit_tokens = self.rules.long_prompt_tokens
+        is_long = limit_tokens is not None and request.prompt_tokens > limit_tokens
+        return self.pools[-1] if is_long else self.pools[0]
 
     def _move(self, ticket: Ticket, state: State) -> None:
         class_name = ticket.request.class_name

@@ -1,88 +1,106 @@
-"""Requests that wait: strict bands by priority, first come first served inside a band."""
+"""Requests that wait: strict bands by priority, fair turns between the tenants of a band."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from bisect import insort
 
-from trtkit.proxy.admission.request import Request, Ticket
+from trtkit.proxy.admission.lane import Band
+from trtkit.proxy.admission.request import Ticket
 
-
-class _ClassQueue:
-    """One class's waiting requests in order of arrival; any of them can leave in O(1)."""
-
-    def __init__(self, request: Request) -> None:
-        self.priority = request.priority
-        self.sheddable = request.sheddable
-        self.prompt_tokens = 0
-        self.tickets: OrderedDict[str, Ticket] = OrderedDict()
-
-    def oldest(self) -> Ticket:
-        return next(iter(self.tickets.values()))
-
-    def newest(self) -> Ticket:
-        return next(reversed(self.tickets.values()))
+RELEGATED = 1 << 30
+"""Priority of the band behind all classes."""
 
 
 class BandQueue:
-    """All waiting requests. Every operation costs O(classes), however many wait."""
+    """All that wait for one pool of engines. Every operation is O(bands + log n)."""
 
-    def __init__(self, starvation_s: float) -> None:
+    def __init__(self, starvation_s: float, minimum_share: float) -> None:
         self._starvation_s = starvation_s
-        self._classes: dict[str, _ClassQueue] = {}
+        self._minimum_share = minimum_share
+        self._owed_tokens = 0.0
+        self._by_priority: dict[int, Band] = {}
+        self.bands: list[Band] = []
+        """Most urgent first."""
         self._length = 0
 
     def __len__(self) -> int:
         return self._length
 
-    def depth(self, class_name: str) -> int:
-        """Return how many requests of a class wait."""
-        waiting = self._classes.get(class_name)
-        return len(waiting.tickets) if waiting else 0
-
     def push(self, ticket: Ticket) -> None:
-        """Put a request at the end of its class."""
-        request = ticket.request
-        waiting = self._classes.setdefault(request.class_name, _ClassQueue(request))
-        waiting.tickets[request.id] = ticket
-        waiting.prompt_tokens += request.prompt_tokens
+        """Put a request into its band."""
+        priority = RELEGATED if ticket.relegated else ticket.request.priority
+        band = self._by_priority.get(priority)
+        if band is None:
+            band = self._by_priority[priority] = Band(priority)
+            insort(self.bands, band, key=lambda each: each.priority)
+        band.push(ticket)
         self._length += 1
 
     def remove(self, ticket: Ticket) -> None:
         """Take a request out, wherever it stands."""
-        waiting = self._classes[ticket.request.class_name]
-        del waiting.tickets[ticket.request.id]
-        waiting.prompt_tokens -= ticket.request.prompt_tokens
+        self.band_of(ticket).remove(ticket)
         self._length -= 1
 
-    def head(self, now_s: float) -> Ticket | None:
-        """Return who goes next: the oldest that has starved, else the oldest of the most urgent band."""
-        heads = self.heads()
-        starved = [head for head in heads if now_s - head.request.arrival_s >= self._starvation_s]
-        if starved:
-            return min(starved, key=lambda head: head.request.arrival_s)
-        return min(heads, key=lambda head: (head.request.priority, head.request.arrival_s), default=None)
+    def band_of(self, ticket: Ticket) -> Band:
+        """Return the band that a request waits or waited in."""
+        return self._by_priority[RELEGATED if ticket.relegated else ticket.request.priority]
 
-    def heads(self) -> list[Ticket]:
-        """Return the oldest of each class."""
-        return [waiting.oldest() for waiting in self._classes.values() if waiting.tickets]
+    def starved(self, now_s: float) -> Ticket | None:
+        """Return the oldest request that has waited for too long; the relegated have no such claim."""
+        oldest: Ticket | None = None
+        for band in self.bands:
+            if band.tickets and band.priority != RELEGATED:
+                ticket = band.oldest()
+                if oldest is None or ticket.request.arrival_s < oldest.request.arrival_s:
+                    oldest = ticket
+        if oldest is None or now_s - oldest.request.arrival_s < self._starvation_s:
+            return None
+        return oldest
+
+    def owed(self) -> Band | None:
+        """Return the least urgent band that may not be shed, when its minimum share is due."""
+        band = self._last_kept()
+        if band is None or band is self._first():
+            self._owed_tokens = 0.0
+            return None
+        head = band.oldest()
+        return band if self._owed_tokens >= head.request.prompt_tokens else None
+
+    def charge(self, ticket: Ticket, tokens: float) -> None:
+        """Add work to the account of a request's tenant, or take back what was charged too much."""
+        self.band_of(ticket).charge(ticket.request.tenant, tokens)
+
+    def note_dispatch(self, ticket: Ticket) -> None:
+        """Keep the account of the minimum share: 5 % of what others get while the band waits."""
+        if self.band_of(ticket) is self._last_kept():
+            self._owed_tokens = max(0.0, self._owed_tokens - ticket.request.prompt_tokens)
+        else:
+            self._owed_tokens += self._minimum_share * ticket.request.prompt_tokens
 
     def newest_sheddable(self, priority: int) -> Ticket | None:
-        """Return the newest sheddable request of the least urgent class below ``priority``."""
-        below = [
-            waiting
-            for waiting in self._classes.values()
-            if waiting.tickets and waiting.sheddable and waiting.priority > priority
-        ]
-        return max(below, key=lambda waiting: waiting.priority).newest() if below else None
+        """Return the newest sheddable request of the least urgent band below ``priority``."""
+        for band in reversed(self.bands):
+            if band.priority > priority and band.sheddable:
+                return next(reversed(band.sheddable.values()))
+        return None
 
     def ahead(self, priority: int) -> int:
         """Return how many requests wait in this band and above."""
-        return sum(len(each.tickets) for each in self._classes.values() if each.priority <= priority)
+        return sum(len(band.tickets) for band in self.bands if band.priority <= priority)
 
     def tokens_ahead(self, priority: int) -> int:
         """Return the prompt tokens that wait in this band and above."""
-        return sum(each.prompt_tokens for each in self._classes.values() if each.priority <= priority)
+        return sum(band.prompt_tokens for band in self.bands if band.priority <= priority)
 
     def tickets(self) -> list[Ticket]:
         """Return all that wait."""
-        return [ticket for waiting in self._classes.values() for ticket in waiting.tickets.values()]
+        return [ticket for band in self.bands for ticket in band.tickets.values()]
+
+    def _first(self) -> Band | None:
+        return next((band for band in self.bands if band.tickets), None)
+
+    def _last_kept(self) -> Band | None:
+        for band in reversed(self.bands):
+            if len(band.tickets) > len(band.sheddable) and band.priority != RELEGATED:
+                return band
+        return None

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.models import OnInfeasible, ServiceClass
 from trtkit.proxy.admission.outcome import Reason
+from trtkit.proxy.admission.record import Constraint
+
+if TYPE_CHECKING:
+    from trtkit.proxy.admission.backend import Backend
+    from trtkit.proxy.admission.lane import Lane
+    from trtkit.proxy.admission.pool import Pool
+
+INFINITE = math.inf
+RELEGATED_QUEUE_S = 60.0
+"""How long a request may wait that was relegated behind all classes."""
 
 
 class State(enum.Enum):
@@ -25,13 +36,13 @@ class State(enum.Enum):
 class TimeLimits:
     """Ends of a request in seconds after its arrival; ``inter_token_s`` restarts at each token."""
 
-    queue_s: float = math.inf
-    first_token_s: float = math.inf
-    inter_token_s: float = math.inf
-    total_s: float = math.inf
+    queue_s: float = INFINITE
+    first_token_s: float = INFINITE
+    inter_token_s: float = INFINITE
+    total_s: float = INFINITE
 
     @classmethod
-    def of(cls, promise: ServiceClass, *, client_s: float = math.inf, streams: bool = True) -> TimeLimits:
+    def of(cls, promise: ServiceClass, *, client_s: float = INFINITE, streams: bool = True) -> TimeLimits:
         """Combine a class's limits with the client's own, the smaller wins.
 
         A request that does not stream shows no tokens on the way, so only queue and total apply to it.
@@ -39,14 +50,35 @@ class TimeLimits:
         total_s = min(_seconds(promise.total_limit_ms), client_s)
         return cls(
             queue_s=_seconds(promise.queue_limit_ms),
-            first_token_s=_seconds(promise.timeouts.first_token_ms) if streams else math.inf,
-            inter_token_s=_seconds(promise.inter_token_limit_ms) if streams else math.inf,
+            first_token_s=_seconds(promise.timeouts.first_token_ms) if streams else INFINITE,
+            inter_token_s=_seconds(promise.inter_token_limit_ms) if streams else INFINITE,
             total_s=total_s,
         )
 
 
 def _seconds(limit_ms: float | None) -> float:
-    return math.inf if limit_ms is None else limit_ms / 1000
+    return INFINITE if limit_ms is None else limit_ms / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a class was promised, as the policy needs it."""
+
+    share: float = 1.0
+    """Part of each zone that its band may fill."""
+    ttft_s: float = INFINITE
+    tpot_s: float = INFINITE
+    relegates: bool = False
+    """Whether a request that cannot come in time waits behind all others instead of being refused."""
+
+    @classmethod
+    def of(cls, promise: ServiceClass, share: float) -> Terms:
+        """Read a class's promises."""
+        relegates = promise.on_infeasible is OnInfeasible.RELEGATE
+        return cls(share, _seconds(promise.ttft_ms), _seconds(promise.tpot_ms), relegates)
+
+
+NO_TERMS = Terms()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,32 +95,74 @@ class Request:
     limits: TimeLimits = TimeLimits()
     sheddable: bool = False
     streams: bool = True
+    tenant: str = ""
+    terms: Terms = NO_TERMS
 
 
-@dataclass(slots=True, eq=False)
 class Ticket:
     """A request in Admission's hands."""
 
-    request: Request
-    state: State = State.QUEUED
-    prefilled_s: float = math.inf
-    """When the prefill of a request that does not stream is taken to be over."""
-    last_token_s: float = math.inf
-    armed_s: float = field(default=math.inf)
-    """Time of its earliest entry in the timer heap."""
+    __slots__ = (
+        "ahead", "armed_s", "backend", "blocked_by", "dispatched_s", "due_s", "first_s", "flight_tokens",
+        "held_kv_tokens", "held_prefill_tokens", "kv_need", "lane", "last_token_s", "measured", "passed_by", "pool",
+        "predicted_s", "prefilled_s", "relegated", "request", "start_by_s", "state", "threshold", "tokens",
+        "work_tokens",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, kv_need: int, pool: Pool) -> None:
+        limits = request.limits
+        self.request = request
+        self.kv_need = kv_need
+        self.pool = pool
+        """In whose queue it waits; another may lend it an engine."""
+        self.state = State.QUEUED
+        self.due_s = request.arrival_s + min(request.terms.ttft_s, limits.total_s)
+        """When its first token is due, by promise or by its end."""
+        self.start_by_s = INFINITE
+        """When it is to be looked at again, because it may have become hopeless."""
+        self.prefilled_s = INFINITE
+        """When the prefill of a request that does not stream is taken to be over."""
+        self.last_token_s = INFINITE
+        self.armed_s = INFINITE
+        """Time of its earliest entry in the timer heap."""
+        self.lane: Lane | None = None
+        self.backend: Backend | None = None
+        self.relegated = False
+        self.passed_by = 0
+        self.tokens = 0
+        self.dispatched_s = self.first_s = INFINITE
+        self.flight_tokens = 0
+        """Prompt tokens in flight at its engine as it was sent, its own included."""
+        self.work_tokens = 0.0
+        """What its tenant was charged for its output."""
+        self.held_prefill_tokens = self.held_kv_tokens = 0
+        self.ahead = 0
+        self.predicted_s = INFINITE
+        self.blocked_by = Constraint.NONE
+        self.measured = self.threshold = 0.0
+
+    @property
+    def share(self) -> float:
+        """Part of each zone that it may fill."""
+        return self.request.terms.share
 
     def due(self) -> tuple[float, Reason | None]:
-        """Return what happens to this request next if nothing else does; no reason means prefill is over."""
-        request, limits = self.request, self.request.limits
-        ends: list[tuple[float, Reason | None]] = [(request.arrival_s + limits.total_s, Reason.DEADLINE)]
-        if self.state is State.QUEUED:
-            ends.append((request.arrival_s + limits.queue_s, Reason.QUEUE_TIMEOUT))
-        if self.state in (State.QUEUED, State.PREFILLING):
-            ends.append((request.arrival_s + limits.first_token_s, Reason.FIRST_TOKEN_TIMEOUT))
-        if self.state is State.PREFILLING:
-            ends.append((self.prefilled_s, None))
-        if self.state is State.DECODING:
-            ends.append((self.last_token_s + limits.inter_token_s, Reason.INTER_TOKEN_TIMEOUT))
-        if self.state in (State.CANCELLING, State.DONE):
-            return math.inf, None
-        return min(ends, key=lambda end: end[0])
+        """Return what happens to this request next if nothing else does; no reason means a look at it."""
+        request, limits, state = self.request, self.request.limits, self.state
+        if state is State.CANCELLING or state is State.DONE:
+            return INFINITE, None
+        at_s, reason = limits.total_s + request.arrival_s, Reason.DEADLINE
+        look_s = INFINITE
+        if state is State.DECODING:
+            end_s, why = self.last_token_s + limits.inter_token_s, Reason.INTER_TOKEN_TIMEOUT
+        else:
+            end_s, why = request.arrival_s + limits.first_token_s, Reason.FIRST_TOKEN_TIMEOUT
+            look_s = self.prefilled_s
+            if state is State.QUEUED:
+                look_s = self.start_by_s
+                queue_s = RELEGATED_QUEUE_S if self.relegated else limits.queue_s
+                if request.arrival_s + queue_s < at_s:
+                    at_s, reason = request.arrival_s + queue_s, Reason.QUEUE_TIMEOUT
+        if end_s < at_s:
+            at_s, reason = end_s, why
+        return (look_s, None) if look_s < at_s else (at_s, reason)

@@ -1,0 +1,146 @@
+"""One engine: what is in flight at it, how fast it is, and how much it is trusted with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trtkit.contract.models import Admission as AdmissionRules
+from trtkit.plan.types import Zones
+from trtkit.proxy.admission.feedback import Feedback
+from trtkit.proxy.admission.fit import LineFit
+from trtkit.proxy.admission.ledger import Ledger
+from trtkit.proxy.admission.request import Ticket
+
+if TYPE_CHECKING:
+    from trtkit.proxy.admission.pool import Pool
+
+ASSUMED_S = 0.4
+"""Time in which an engine is taken to drain full zones until it was measured: 1.5 steps of packed tokens."""
+_INFORMATIVE_TOKENS = 500
+"""Fewer prompt tokens tell nothing of the rate: their time is the step's own."""
+_STALE_S = 10.0
+"""Without a first token for so long, a measured rate refuses nobody who would find the engine empty."""
+_TPOT_MARGIN = 0.9
+_CAREFUL = 0.7
+"""Quantile of the time per token by which sheddable requests are judged; the median for others."""
+
+
+@dataclass(slots=True)
+class _Rates:
+    """What was measured, at hand for every decision."""
+
+    tokens_per_s: float
+    careful_tokens_per_s: float
+    level_s: float = 0.0
+    known: bool = False
+
+
+class Backend:
+    """A ledger with the engine's measured speed; tightens its own zones by what it observes."""
+
+    def __init__(self, index: int, rules: AdmissionRules, zones: Zones, tokens_per_block: int) -> None:
+        self.index = index
+        self.pool: Pool | None = None
+        self.ledger = Ledger(zones, tokens_per_block)
+        self.feedback = Feedback(zones.prefill_tokens, step_tokens=max(1, zones.prefill_tokens * 2 // 3))
+        self.assumed_rate = zones.prefill_tokens / ASSUMED_S
+        self.rates = _Rates(self.assumed_rate, self.assumed_rate)
+        self.version = 0
+        """Changes with its load, so that an outdated place in an order by load is known as such."""
+        self.last_first_token_s = -1e9
+        self._prefill_s = rules.prefill_ms / 1000
+        self._prefill_fit = LineFit(_INFORMATIVE_TOKENS)
+        self._step_fit = LineFit(1.0)
+        self._tpot_limits_s: dict[float, int] = {}
+
+    @property
+    def load(self) -> float:
+        """Seconds of prefill in flight, and the share of the KV pool that is taken."""
+        ledger = self.ledger
+        return ledger.prefill_tokens / self.rates.tokens_per_s + ledger.kv_tokens / max(
+            1, ledger.zones.kv_tokens
+        )
+
+    def ttft_s(self, prompt_tokens: float, *, careful: bool) -> float:
+        """Predict dispatch to first token of so many prompt tokens, those before it included."""
+        rates = self.rates
+        rate = rates.careful_tokens_per_s if careful else rates.tokens_per_s
+        return rates.level_s + prompt_tokens / rate
+
+    def trusts_rate(self, now_s: float) -> bool:
+        """Tell whether the rate may refuse somebody: a stale one would lock everybody out of an idle engine."""
+        if not self.rates.known:
+            return False
+        return self.ledger.decode_slots > 0 or now_s - self.last_first_token_s < _STALE_S
+
+    def admit(self, ticket: Ticket, now_s: float) -> None:
+        """Take a request's shares."""
+        ledger = self.ledger
+        ledger.admit(ticket)
+        ticket.backend = self
+        ticket.dispatched_s = now_s
+        ticket.flight_tokens = ledger.prefill_tokens
+        self._note(ticket.held_prefill_tokens)
+        limit_s = ticket.request.terms.tpot_s
+        self._tpot_limits_s[limit_s] = self._tpot_limits_s.get(limit_s, 0) + 1
+        self._limit_slots()
+
+    def first_token(self, ticket: Ticket, now_s: float) -> None:
+        """Learn from a first token, and give its prefill share back."""
+        self.end_prefill(ticket)
+        ticket.first_s = self.last_first_token_s = now_s
+        delay_s = now_s - ticket.dispatched_s
+        self._prefill_fit.add(ticket.flight_tokens, delay_s)
+        self.feedback.first_token(ticket, now_s, self.rates.known)
+        self._limit_prefill()
+
+    def end_prefill(self, ticket: Ticket) -> None:
+        """Give the prefill share back."""
+        tokens = ticket.held_prefill_tokens
+        self.ledger.end_prefill(ticket)
+        self._note(-tokens)
+
+    def release(self, ticket: Ticket, now_s: float) -> None:
+        """Give everything back, and learn the time per token."""
+        running, tokens = self.ledger.decode_slots, ticket.held_prefill_tokens
+        self.ledger.release(ticket)
+        self._note(-tokens)
+        limit_s = ticket.request.terms.tpot_s
+        self._tpot_limits_s[limit_s] -= 1
+        if not self._tpot_limits_s[limit_s]:
+            del self._tpot_limits_s[limit_s]
+        if ticket.tokens > 1 and ticket.first_s <= ticket.last_token_s < 1e300:
+            tpot_s = (ticket.last_token_s - ticket.first_s) / (ticket.tokens - 1)
+            self._step_fit.add(running, tpot_s)
+            self.feedback.finished(ticket, tpot_s, now_s)
+        self._limit_slots()
+
+    def _note(self, prefill_tokens: int) -> None:
+        """Tell the pool of a change of load."""
+        self.version += 1
+        if self.pool is not None:
+            self.pool.note(self, prefill_tokens)
+
+    def _limit_prefill(self) -> None:
+        fit, rates, zones = self._prefill_fit, self.rates, self.ledger.zones
+        if fit.known and fit.slope() > 0:
+            rates.tokens_per_s, rates.careful_tokens_per_s = 1 / fit.slope(), 1 / fit.slope(_CAREFUL)
+            rates.level_s, rates.known = fit.level, True
+        wanted = max(zones.prefill_tokens, self._prefill_s * rates.tokens_per_s if rates.known else 0)
+        self.ledger.prefill_limit = self.feedback.limit(wanted)
+
+    def _limit_slots(self) -> None:
+        """Allow as many decodes as keep a step within 0.9 of the tightest promise in flight."""
+        fit, slots = self._step_fit, float(self.ledger.zones.decode_slots)
+        tightest_s = min(self._tpot_limits_s, default=1e300)
+        slope_s = fit.slope() if fit.known else 0.0
+        if slope_s > 0 and tightest_s < 1e300:
+            slots = min(slots, max(1.0, (_TPOT_MARGIN * tightest_s - fit.level) / slope_s))
+        self.ledger.slots_limit = slots
+
+
+def backend_of(ticket: Ticket) -> Backend:
+    """Return the engine of a request that was dispatched."""
+    assert ticket.backend is not None  # noqa: S101 - for the type checker
+    return ticket.backend

@@ -1,0 +1,107 @@
+"""Engines that share one queue: who goes next, and where to."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from trtkit.contract.models import Admission as AdmissionRules
+from trtkit.plan.types import Zones
+from trtkit.proxy.admission.backend import Backend
+from trtkit.proxy.admission.lane import Band
+from trtkit.proxy.admission.queue import BandQueue
+from trtkit.proxy.admission.record import Constraint
+from trtkit.proxy.admission.request import Ticket
+
+_CANDIDATES = 8
+"""Engines that are asked for a place, least loaded first."""
+
+
+class Pool:
+    """A queue and the engines behind it."""
+
+    def __init__(self, rules: AdmissionRules, zones: Zones, tokens_per_block: int, indices: range) -> None:
+        self.queue = BandQueue(rules.starvation_ms / 1000, rules.minimum_share)
+        self.backends = [Backend(index, rules, zones, tokens_per_block) for index in indices]
+        for backend in self.backends:
+            backend.pool = self
+        self.prefill_tokens = 0
+        """In flight at all its engines."""
+        self._skip_ahead = rules.skip_ahead
+        self._order: list[tuple[float, int, int, Backend]] = [
+            (0.0, backend.index, 0, backend) for backend in self.backends
+        ]
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and nothing is in flight."""
+        return not len(self.queue) and all(not each.ledger.decode_slots for each in self.backends)
+
+    @property
+    def rate(self) -> float:
+        """Prompt tokens per second of all its engines, taking each for as fast as the first."""
+        return self.backends[0].rates.tokens_per_s * len(self.backends)
+
+    def note(self, backend: Backend, prefill_tokens: int) -> None:
+        """Put an engine in its place after its load has changed by so many prompt tokens."""
+        self.prefill_tokens += prefill_tokens
+        if len(self.backends) == 1:
+            return
+        if len(self._order) > 2 * len(self.backends) + 64:
+            self._order = [entry for entry in self._order if entry[2] == entry[3].version]
+            heapify(self._order)
+        heappush(self._order, (backend.load, backend.index, backend.version, backend))
+
+    def next(self, now_s: float, queue: BandQueue) -> tuple[Ticket, Backend] | None:
+        """Return who of a queue is to go now and where to, or nobody.
+
+        Who has starved goes before everybody, at the full share; then the band whose minimum share is due; then strict
+        bands. Below a band whose next request does not fit nobody goes, but smaller ones of that band may pass it.
+        """
+        if not len(queue):
+            return None
+        starved = queue.starved(now_s)
+        if starved is not None:
+            return self._place(starved, 1.0)
+        owed = queue.owed()
+        if owed is not None and (placed := self._place(owed.oldest(), owed.oldest().share)):
+            return placed
+        band = next(band for band in queue.bands if band.tickets)
+        # What is due last would come too late behind all the others: the band cannot keep every promise.
+        behind_s = (self.prefill_tokens + band.prompt_tokens) / self.rate
+        return self._next_of(band, late=now_s + behind_s > band.newest().due_s)
+
+    def _next_of(self, band: Band, *, late: bool) -> tuple[Ticket, Backend] | None:
+        head = band.head(shortest_first=late)
+        if placed := self._place(head, head.share):
+            return placed
+        smaller = band.smallest()
+        if smaller is head or head.passed_by >= self._skip_ahead:
+            return None
+        if placed := self._place(smaller, smaller.share):
+            head.passed_by += 1
+        return placed
+
+    def _place(self, ticket: Ticket, share: float) -> tuple[Ticket, Backend] | None:
+        if len(self.backends) == 1:
+            return self._fit(ticket, self.backends[0], share)
+        asked: list[tuple[float, int, int, Backend]] = []
+        placed = None
+        while self._order and len(asked) < _CANDIDATES and placed is None:
+            entry = heappop(self._order)
+            if entry[2] == entry[3].version:
+                asked.append(entry)
+                placed = self._fit(ticket, entry[3], share)
+        for entry in asked:
+            heappush(self._order, entry)
+        return placed
+
+    def _fit(self, ticket: Ticket, backend: Backend, share: float) -> tuple[Ticket, Backend] | None:
+        blocker = backend.ledger.blocker(ticket, share)
+        if blocker is None:
+            return ticket, backend
+        if blocker is Constraint.PREFILL:
+            backend.feedback.note_use()
+        if ticket.blocked_by is not blocker:
+            ticket.blocked_by = blocker
+            ticket.measured, ticket.threshold = backend.ledger.measure(blocker, ticket, share)
+        return None
