@@ -7,6 +7,8 @@ from collections import deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from trtkit.proxy.admission import Reason
+
 
 @dataclass(frozen=True)
 class EngineModel:
@@ -30,20 +32,8 @@ class Job:
     """One request as the engine sees it, and when it got what."""
 
     __slots__ = (
-        "arrival_s",
-        "class_index",
-        "dispatched_s",
-        "ended",
-        "first_s",
-        "last_s",
-        "last_step",
-        "left_tokens",
-        "limits_s",
-        "max_tokens",
-        "output_tokens",
-        "prompt_tokens",
-        "reserved_tokens",
-        "tenant",
+        "answered", "arrival_s", "class_index", "dispatched_s", "first_s", "key", "last_s", "left_tokens",
+        "max_tokens", "output_tokens", "prompt_tokens", "reserved_tokens", "tenant",
     )  # fmt: skip
 
     def __init__(
@@ -64,7 +54,9 @@ class Job:
         self.tenant = tenant
         self.left_tokens = prompt_tokens
         self.reserved_tokens = 0
-        self.last_step = 0
+        self.key = ""
+        self.answered: Reason | None = None
+        """Why it was given up, if it was."""
         self.dispatched_s = math.inf
         self.first_s = math.inf
         self.last_s = math.inf

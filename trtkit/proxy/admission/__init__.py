@@ -10,7 +10,7 @@ from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Outcome, Reason, R
 from trtkit.proxy.admission.policy import Admission
 from trtkit.proxy.admission.queue import BandQueue
 from trtkit.proxy.admission.record import Constraint, Record
-from trtkit.proxy.admission.request import Request, State, Terms, Ticket, TimeLimits
+from trtkit.proxy.admission.request import Request, State, Terms, Ticket, TimeLimits, terms_of
 
 __all__ = [
     "FIXED_PUSHBACK_MS",
@@ -31,4 +31,5 @@ __all__ = [
     "Terms",
     "Ticket",
     "TimeLimits",
+    "terms_of",
 ]

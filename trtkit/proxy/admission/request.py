@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,20 @@ class Terms:
 
 
 NO_TERMS = Terms()
+
+
+def terms_of(classes: Mapping[str, ServiceClass], holdback: Sequence[float]) -> dict[str, Terms]:
+    """Return every class's terms; its band's share is the holdback of its rank.
+
+    The most urgent band has the first share, the least urgent one the last, those between what is between: with 1, 0.9
+    and 0.6, two bands have 1 and 0.6, and four have 1, 0.9, 0.9 and 0.6.
+    """
+    bands = sorted({promise.priority for promise in classes.values()})
+    middle = holdback[1:-1] or holdback[-1:]
+    inner = [middle[min(rank, len(middle) - 1)] for rank in range(len(bands) - 2)]
+    shares = [holdback[0], *inner, holdback[-1]][: len(bands)] if len(bands) > 1 else [holdback[0]]
+    share_of = dict(zip(bands, shares, strict=True))
+    return {name: Terms.of(promise, share_of[promise.priority]) for name, promise in classes.items()}
 
 
 @dataclass(frozen=True, slots=True)
