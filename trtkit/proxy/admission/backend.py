@@ -19,9 +19,11 @@ ASSUMED_S = 0.4
 """Time in which an engine is taken to drain full zones until it was measured: 1.5 steps of packed tokens."""
 _INFORMATIVE_TOKENS = 500
 """Fewer prompt tokens tell nothing of the rate: their time is the step's own."""
+_INFORMATIVE_STEPS = 8
 _STALE_S = 10.0
 """Without a first token for so long, a measured rate refuses nobody who would find the engine empty."""
 _TPOT_MARGIN = 0.9
+_BARE = 0.1
 _CAREFUL = 0.7
 """Quantile of the time per token by which sheddable requests are judged; the median for others."""
 
@@ -52,6 +54,7 @@ class Backend:
         self._prefill_s = rules.prefill_ms / 1000
         self._prefill_fit = LineFit(_INFORMATIVE_TOKENS)
         self._step_fit = LineFit(1.0)
+        self._prefilled_tokens = 0
         self._tpot_limits_s: dict[float, int] = {}
 
     @property
@@ -99,6 +102,8 @@ class Backend:
         """Give the prefill share back."""
         tokens = ticket.held_prefill_tokens
         self.ledger.end_prefill(ticket)
+        self._prefilled_tokens += tokens
+        ticket.first_mark_tokens, ticket.first_slots = self._prefilled_tokens, self.ledger.decode_slots
         self._note(-tokens)
 
     def release(self, ticket: Ticket, now_s: float) -> None:
@@ -111,10 +116,16 @@ class Backend:
         if not self._tpot_limits_s[limit_s]:
             del self._tpot_limits_s[limit_s]
         if ticket.tokens > 1 and ticket.first_s <= ticket.last_token_s < 1e300:
-            tpot_s = (ticket.last_token_s - ticket.first_s) / (ticket.tokens - 1)
-            self._step_fit.add(running, tpot_s)
-            self.feedback.finished(ticket, tpot_s, now_s)
+            self._learn_step(ticket, running, now_s)
         self._limit_slots()
+
+    def _learn_step(self, ticket: Ticket, running: int, now_s: float) -> None:
+        """Learn what a step costs by how many run; the time that prompts took of the request's steps is left out."""
+        steps, span_s = ticket.tokens - 1, ticket.last_token_s - ticket.first_s
+        prompts_s = (self._prefilled_tokens - ticket.first_mark_tokens) * self._prefill_fit.slope(_BARE)
+        if steps >= _INFORMATIVE_STEPS and self.rates.known:
+            self._step_fit.add((ticket.first_slots + running) / 2, max(0.0, span_s - prompts_s) / steps)
+        self.feedback.finished(ticket, span_s / steps, now_s)
 
     def _note(self, prefill_tokens: int) -> None:
         """Tell the pool of a change of load."""
@@ -126,7 +137,7 @@ class Backend:
         fit, rates, zones = self._prefill_fit, self.rates, self.ledger.zones
         if fit.known and fit.slope() > 0:
             rates.tokens_per_s, rates.careful_tokens_per_s = 1 / fit.slope(), 1 / fit.slope(_CAREFUL)
-            rates.level_s, rates.known = fit.level, True
+            rates.level_s, rates.known = fit.level(), True
         wanted = max(zones.prefill_tokens, self._prefill_s * rates.tokens_per_s if rates.known else 0)
         self.ledger.prefill_limit = self.feedback.limit(wanted)
 
@@ -136,7 +147,7 @@ class Backend:
         tightest_s = min(self._tpot_limits_s, default=1e300)
         slope_s = fit.slope() if fit.known else 0.0
         if slope_s > 0 and tightest_s < 1e300:
-            slots = min(slots, max(1.0, (_TPOT_MARGIN * tightest_s - fit.level) / slope_s))
+            slots = min(slots, max(1.0, (_TPOT_MARGIN * tightest_s - fit.level()) / slope_s))
         self.ledger.slots_limit = slots
 
 

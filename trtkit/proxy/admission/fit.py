@@ -53,10 +53,9 @@ class LineFit:
         """Whether enough was seen to rely on it."""
         return len(self._ratios) >= _ENOUGH
 
-    @property
-    def level(self) -> float:
-        """Height of the line at 0, never negative."""
-        return max(0.0, self._levels.quantile(0.5)) if len(self._slopes) >= _ENOUGH else 0.0
+    def level(self, share: float = 0.5) -> float:
+        """Return a quantile of the heights of the line at 0, never negative."""
+        return max(0.0, self._levels.quantile(share)) if len(self._slopes) >= _ENOUGH else 0.0
 
     def slope(self, share: float = 0.5) -> float:
         """Return a quantile of the slopes; a larger one is more careful. 0 where nothing was seen."""

@@ -118,10 +118,10 @@ class Ticket:
     """A request in Admission's hands."""
 
     __slots__ = (
-        "ahead", "armed_s", "backend", "blocked_by", "dispatched_s", "due_s", "first_s", "flight_tokens",
-        "held_kv_tokens", "held_prefill_tokens", "kv_need", "lane", "last_token_s", "measured", "passed_by", "pool",
-        "predicted_s", "prefilled_s", "relegated", "request", "start_by_s", "state", "threshold", "tokens",
-        "work_tokens",
+        "ahead", "armed_s", "backend", "blocked_by", "dispatched_s", "due_s", "first_mark_tokens", "first_s",
+        "first_slots", "flight_tokens", "held_kv_tokens", "held_prefill_tokens", "kv_need", "lane", "last_token_s",
+        "measured", "passed_by", "pool", "predicted_s", "prefilled_s", "relegated", "request", "start_by_s", "state",
+        "threshold", "tokens", "work_tokens",
     )  # fmt: skip
 
     def __init__(self, request: Request, kv_need: int, pool: Pool) -> None:
@@ -146,6 +146,8 @@ class Ticket:
         self.passed_by = 0
         self.tokens = 0
         self.dispatched_s = self.first_s = INFINITE
+        self.first_mark_tokens = self.first_slots = 0
+        """Prompt tokens that its engine had prefilled, and what ran at it, when its first token came."""
         self.flight_tokens = 0
         """Prompt tokens in flight at its engine as it was sent, its own included."""
         self.work_tokens = 0.0
