@@ -141,6 +141,17 @@ class OnInfeasible(str, enum.Enum):
     """It is refused at once, with a time to come back."""
     RELEGATE = "relegate"
     """It waits behind all classes, without a promise, and the response says so."""
+    QUEUE = "queue"
+    """It keeps its place: a late answer is worth as much."""
+
+
+class Order(str, enum.Enum):
+    """Who of one tenant's requests in a band goes first."""
+
+    HYBRID = "hybrid"
+    """By deadline while all can be in time, else the shortest prompt first."""
+    DEADLINE = "deadline"
+    SHORTEST = "shortest"
 
 
 class Timeouts(_Section):
@@ -176,7 +187,7 @@ class ServiceClass(_Section):
     sheddable: bool = False
     """May be dropped from the queue to make room for a more urgent class, or stopped before its first token."""
     on_infeasible: Annotated[OnInfeasible, Field(strict=False)] = OnInfeasible.REJECT
-    """What becomes of a request whose first token cannot come in time: refused at once, or served behind all others."""
+    """What becomes of a request whose first token cannot come in time."""
     timeouts: Timeouts = Timeouts()
 
     @property
@@ -224,10 +235,14 @@ class Admission(_Section):
         0.6,
     )
     """Share of each zone that a band may fill: the first is the most urgent band's, the last the least urgent one's."""
+    order: Annotated[Order, Field(strict=False)] = Order.HYBRID
+    """Who of one tenant's requests in a band goes first."""
     prefill_ms: Milliseconds = 100.0
     """Prefill work in flight per engine, at least one and a half engine steps."""
     refusal_margin: Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)] = 1.2
     """Factor on the predicted prefill time before a request is refused because its first token would come too late."""
+    feedback: bool = True
+    """Send fewer prompt tokens at once while promises are missed at the engine."""
     skip_ahead: Annotated[int, Field(ge=0, le=1000)] = 8
     """Smaller requests that may pass one of their band that does not fit yet."""
     minimum_share: Annotated[float, Field(ge=0, le=0.5, allow_inf_nan=False)] = 0.05

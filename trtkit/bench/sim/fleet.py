@@ -45,10 +45,6 @@ class Fleet:
         if engine.end_s != before_s:
             heappush(self._agenda, (engine.end_s, index))
 
-    def cancel(self, index: int, job: Job) -> None:
-        """Tell an engine to drop a request."""
-        self.engines[index].cancel(job)
-
     def next_s(self) -> float:
         """Return when something will happen at an engine, or infinity."""
         agenda = self._agenda

@@ -19,6 +19,8 @@ ASSUMED_S = 0.4
 """Time in which an engine is taken to drain full zones until it was measured: 1.5 steps of packed tokens."""
 _INFORMATIVE_TOKENS = 500
 """Fewer prompt tokens tell nothing of the rate: their time is the step's own."""
+_REFIT = 4
+"""First tokens after which the rate is read off the fit again."""
 _INFORMATIVE_STEPS = 8
 _STALE_S = 10.0
 """Without a first token for so long, a measured rate refuses nobody who would find the engine empty."""
@@ -45,7 +47,7 @@ class Backend:
         self.index = index
         self.pool: Pool | None = None
         self.ledger = Ledger(zones, tokens_per_block)
-        self.feedback = Feedback(zones.prefill_tokens, step_tokens=max(1, zones.prefill_tokens * 2 // 3))
+        self.feedback = Feedback(zones.prefill_tokens, zones.prefill_tokens * 2 // 3, active=rules.feedback)
         self.assumed_rate = zones.prefill_tokens / ASSUMED_S
         self.rates = _Rates(self.assumed_rate, self.assumed_rate)
         self.version = 0
@@ -54,6 +56,7 @@ class Backend:
         self._prefill_s = rules.prefill_ms / 1000
         self._prefill_fit = LineFit(_INFORMATIVE_TOKENS)
         self._step_fit = LineFit(1.0)
+        self._first_tokens = 0
         self._prefilled_tokens = 0
         self._tpot_limits_s: dict[float, int] = {}
 
@@ -87,7 +90,6 @@ class Backend:
         self._note(ticket.held_prefill_tokens)
         limit_s = ticket.request.terms.tpot_s
         self._tpot_limits_s[limit_s] = self._tpot_limits_s.get(limit_s, 0) + 1
-        self._limit_slots()
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
         """Learn from a first token, and give its prefill share back."""
@@ -96,7 +98,11 @@ class Backend:
         delay_s = now_s - ticket.dispatched_s
         self._prefill_fit.add(ticket.flight_tokens, delay_s)
         self.feedback.first_token(ticket, now_s, self.rates.known)
-        self._limit_prefill()
+        self._first_tokens += 1
+        if self._first_tokens % _REFIT == 0:
+            self._refit()
+        wanted = max(self.ledger.zones.prefill_tokens, self._prefill_s * self.rates.tokens_per_s)
+        self.ledger.prefill_limit = self.feedback.limit(wanted)
 
     def end_prefill(self, ticket: Ticket) -> None:
         """Give the prefill share back."""
@@ -133,13 +139,11 @@ class Backend:
         if self.pool is not None:
             self.pool.note(self, prefill_tokens)
 
-    def _limit_prefill(self) -> None:
-        fit, rates, zones = self._prefill_fit, self.rates, self.ledger.zones
+    def _refit(self) -> None:
+        fit, rates = self._prefill_fit, self.rates
         if fit.known and fit.slope() > 0:
             rates.tokens_per_s, rates.careful_tokens_per_s = 1 / fit.slope(), 1 / fit.slope(_CAREFUL)
             rates.level_s, rates.known = fit.level(), True
-        wanted = max(zones.prefill_tokens, self._prefill_s * rates.tokens_per_s if rates.known else 0)
-        self.ledger.prefill_limit = self.feedback.limit(wanted)
 
     def _limit_slots(self) -> None:
         """Allow as many decodes as keep a step within 0.9 of the tightest promise in flight."""

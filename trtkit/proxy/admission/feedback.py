@@ -21,7 +21,8 @@ class Feedback:
     the ledger's.
     """
 
-    def __init__(self, limit_tokens: int, step_tokens: int) -> None:
+    def __init__(self, limit_tokens: int, step_tokens: int, *, active: bool = True) -> None:
+        self._active = active
         self._cut = math.inf
         self._step_tokens = step_tokens
         self._floor = min(limit_tokens, step_tokens) / 2
@@ -60,7 +61,7 @@ class Feedback:
 
     def _shrink(self, ticket: Ticket, now_s: float) -> None:
         self._clean, self._used = 0, False
-        if ticket.dispatched_s >= self._last_cut_s:
+        if self._active and ticket.dispatched_s >= self._last_cut_s:
             self._last_cut_s = now_s
             present = ticket.backend.ledger.prefill_limit if ticket.backend else self._cut
             self._cut = max(self._floor, min(self._cut, present) * _SHRINK)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 
-_PARTNERS = 8
+_PARTNERS = 4
 """Earlier pairs that a new one is compared with."""
-_SLOPES = 256
+_SLOPES = 128
 _LEVELS = 64
 _ENOUGH = 16
 """Slopes from which on their median is trusted."""
@@ -18,20 +18,21 @@ class _Window:
 
     def __init__(self, size: int) -> None:
         self._size = size
+        self.count = 0
         self._recent: deque[float] = deque()
         self._sorted: list[float] = []
 
-    def __len__(self) -> int:
-        return len(self._sorted)
-
     def add(self, value: float) -> None:
-        insort(self._sorted, value)
+        ordered = self._sorted
+        insort(ordered, value)
         self._recent.append(value)
-        if len(self._recent) > self._size:
-            del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+        if self.count == self._size:
+            del ordered[bisect_left(ordered, self._recent.popleft())]
+        else:
+            self.count += 1
 
     def quantile(self, share: float) -> float:
-        return self._sorted[int(share * (len(self._sorted) - 1))]
+        return self._sorted[int(share * (self.count - 1))]
 
 
 class LineFit:
@@ -51,17 +52,17 @@ class LineFit:
     @property
     def known(self) -> bool:
         """Whether enough was seen to rely on it."""
-        return len(self._ratios) >= _ENOUGH
+        return self._ratios.count >= _ENOUGH
 
     def level(self, share: float = 0.5) -> float:
         """Return a quantile of the heights of the line at 0, never negative."""
-        return max(0.0, self._levels.quantile(share)) if len(self._slopes) >= _ENOUGH else 0.0
+        return max(0.0, self._levels.quantile(share)) if self._slopes.count >= _ENOUGH else 0.0
 
     def slope(self, share: float = 0.5) -> float:
         """Return a quantile of the slopes; a larger one is more careful. 0 where nothing was seen."""
-        if len(self._slopes) >= _ENOUGH:
+        if self._slopes.count >= _ENOUGH:
             return max(0.0, self._slopes.quantile(share))
-        return self._ratios.quantile(share) if len(self._ratios) else 0.0
+        return self._ratios.quantile(share) if self._ratios.count else 0.0
 
     def add(self, x: float, y: float) -> None:
         """Learn from one pair; one closer to 0 than the smallest distance tells nothing of the slope."""

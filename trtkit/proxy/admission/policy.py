@@ -5,9 +5,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections import Counter
+from collections import defaultdict
 
 from trtkit.contract.models import Admission as AdmissionRules
+from trtkit.contract.models import OnInfeasible
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission.backend import Backend, backend_of
 from trtkit.proxy.admission.decision import Abort, Decision, Dispatch, Refuse
@@ -47,7 +48,7 @@ class Admission:
         self._tickets: dict[str, Ticket] = {}
         self._timers: list[tuple[float, int, Ticket]] = []
         self._sequence = itertools.count()
-        self._states: Counter[tuple[str, State]] = Counter()
+        self._states: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(State))
         self._outputs: dict[str, float] = {}
         self._waiting = 0
 
@@ -58,7 +59,7 @@ class Admission:
 
     def count(self, class_name: str, *states: State) -> int:
         """Return how many requests of a class are in any of the states."""
-        return sum(self._states[class_name, state] for state in states)
+        return sum(self._states[class_name][state] for state in states)
 
     def ahead(self, priority: int) -> int:
         """Return how many requests wait in this band and above."""
@@ -85,7 +86,7 @@ class Admission:
         if not ledger.could_fit(request):
             return [self._refusal(ticket, Reason.TOO_LONG, now_s)]
         self._tickets[request.id] = ticket
-        self._states[request.class_name, State.QUEUED] += 1
+        self._states[request.class_name][State.QUEUED] += 1
         self._predict(ticket, now_s)
         self._enqueue(ticket)
         decisions = self._settle(now_s) + self._make_room(ticket, now_s)
@@ -193,6 +194,8 @@ class Admission:
     def _is_hopeless(self, ticket: Ticket, backend: Backend, now_s: float) -> bool:
         if ticket.due_s == math.inf or not backend.trusts_rate(now_s):
             return False
+        if ticket.request.terms.on_infeasible is OnInfeasible.QUEUE:
+            return False
         return now_s + self._alone_s(ticket, backend) > ticket.due_s
 
     def _alone_s(self, ticket: Ticket, backend: Backend) -> float:
@@ -204,7 +207,7 @@ class Admission:
         """Refuse what cannot come in time, or let it wait behind all others without a promise."""
         ticket.blocked_by = Constraint.PROMISE
         ticket.measured, ticket.threshold = self._alone_s(ticket, backend), ticket.due_s - now_s
-        if not ticket.request.terms.relegates:
+        if ticket.request.terms.on_infeasible is OnInfeasible.REJECT:
             return [self._end(ticket, Reason.HOPELESS, now_s)]
         self._dequeue(ticket)
         ticket.relegated, ticket.due_s = True, math.inf
@@ -325,7 +328,7 @@ class Admission:
         return self.pools[-1] if is_long else self.pools[0]
 
     def _move(self, ticket: Ticket, state: State) -> None:
-        class_name = ticket.request.class_name
-        self._states[class_name, ticket.state] -= 1
-        self._states[class_name, state] += 1
+        counts = self._states[ticket.request.class_name]
+        counts[ticket.state] -= 1
+        counts[state] += 1
         ticket.state = state

@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 
 from trtkit.contract.models import Admission as AdmissionRules
+from trtkit.contract.models import Order
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission.backend import Backend
 from trtkit.proxy.admission.lane import Band
@@ -27,29 +28,32 @@ class Pool:
         self.prefill_tokens = 0
         """In flight at all its engines."""
         self._skip_ahead = rules.skip_ahead
-        self._order: list[tuple[float, int, int, Backend]] = [
+        self._order = rules.order
+        self._count = len(self.backends)
+        self._only = self.backends[0] if len(self.backends) == 1 else None
+        self._by_load: list[tuple[float, int, int, Backend]] = [
             (0.0, backend.index, 0, backend) for backend in self.backends
         ]
 
     @property
     def idle(self) -> bool:
         """Whether nothing waits and nothing is in flight."""
-        return not len(self.queue) and all(not each.ledger.decode_slots for each in self.backends)
+        return not self.queue.length and all(not each.ledger.decode_slots for each in self.backends)
 
     @property
     def rate(self) -> float:
         """Prompt tokens per second of all its engines, taking each for as fast as the first."""
-        return self.backends[0].rates.tokens_per_s * len(self.backends)
+        return self.backends[0].rates.tokens_per_s * self._count
 
     def note(self, backend: Backend, prefill_tokens: int) -> None:
         """Put an engine in its place after its load has changed by so many prompt tokens."""
         self.prefill_tokens += prefill_tokens
-        if len(self.backends) == 1:
+        if self._only is not None:
             return
-        if len(self._order) > 2 * len(self.backends) + 64:
-            self._order = [entry for entry in self._order if entry[2] == entry[3].version]
-            heapify(self._order)
-        heappush(self._order, (backend.load, backend.index, backend.version, backend))
+        if len(self._by_load) > 2 * len(self.backends) + 64:
+            self._by_load = [entry for entry in self._by_load if entry[2] == entry[3].version]
+            heapify(self._by_load)
+        heappush(self._by_load, (backend.load, backend.index, backend.version, backend))
 
     def next(self, now_s: float, queue: BandQueue) -> tuple[Ticket, Backend] | None:
         """Return who of a queue is to go now and where to, or nobody.
@@ -57,7 +61,7 @@ class Pool:
         Who has starved goes before everybody, at the full share; then the band whose minimum share is due; then strict
         bands. Below a band whose next request does not fit nobody goes, but smaller ones of that band may pass it.
         """
-        if not len(queue):
+        if not queue.length:
             return None
         starved = queue.starved(now_s)
         if starved is not None:
@@ -65,13 +69,8 @@ class Pool:
         owed = queue.owed()
         if owed is not None and (placed := self._place(owed.oldest(), owed.oldest().share)):
             return placed
-        band = next(band for band in queue.bands if band.tickets)
-        # What is due last would come too late behind all the others: the band cannot keep every promise.
-        behind_s = (self.prefill_tokens + band.prompt_tokens) / self.rate
-        return self._next_of(band, late=now_s + behind_s > band.newest().due_s)
-
-    def _next_of(self, band: Band, *, late: bool) -> tuple[Ticket, Backend] | None:
-        head = band.head(shortest_first=late)
+        band = queue.first()
+        head = band.head(shortest_first=self._shortest_first(band, now_s))
         if placed := self._place(head, head.share):
             return placed
         smaller = band.smallest()
@@ -81,27 +80,34 @@ class Pool:
             head.passed_by += 1
         return placed
 
+    def _shortest_first(self, band: Band, now_s: float) -> bool:
+        """Tell whether what is due last would come too late behind all the others of its band."""
+        if self._order is not Order.HYBRID:
+            return self._order is Order.SHORTEST
+        behind_s = (self.prefill_tokens + band.prompt_tokens) / self.rate
+        return now_s + behind_s > band.newest().due_s
+
     def _place(self, ticket: Ticket, share: float) -> tuple[Ticket, Backend] | None:
-        if len(self.backends) == 1:
-            return self._fit(ticket, self.backends[0], share)
+        if self._only is not None:
+            return self._fit(ticket, self._only, share)
         asked: list[tuple[float, int, int, Backend]] = []
         placed = None
-        while self._order and len(asked) < _CANDIDATES and placed is None:
-            entry = heappop(self._order)
+        while self._by_load and len(asked) < _CANDIDATES and placed is None:
+            entry = heappop(self._by_load)
             if entry[2] == entry[3].version:
                 asked.append(entry)
                 placed = self._fit(ticket, entry[3], share)
         for entry in asked:
-            heappush(self._order, entry)
+            heappush(self._by_load, entry)
         return placed
 
     def _fit(self, ticket: Ticket, backend: Backend, share: float) -> tuple[Ticket, Backend] | None:
         blocker = backend.ledger.blocker(ticket, share)
         if blocker is None:
             return ticket, backend
-        if blocker is Constraint.PREFILL:
-            backend.feedback.note_use()
         if ticket.blocked_by is not blocker:
+            if blocker is Constraint.PREFILL:
+                backend.feedback.note_use()
             ticket.blocked_by = blocker
             ticket.measured, ticket.threshold = backend.ledger.measure(blocker, ticket, share)
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 
 from trtkit.proxy.admission.lane import Band
@@ -21,10 +22,12 @@ class BandQueue:
         self._by_priority: dict[int, Band] = {}
         self.bands: list[Band] = []
         """Most urgent first."""
-        self._length = 0
+        self.length = 0
+        self._next_starved_s = math.inf
+        """Nobody has starved before."""
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     def push(self, ticket: Ticket) -> None:
         """Put a request into its band."""
@@ -34,12 +37,13 @@ class BandQueue:
             band = self._by_priority[priority] = Band(priority)
             insort(self.bands, band, key=lambda each: each.priority)
         band.push(ticket)
-        self._length += 1
+        self.length += 1
+        self._next_starved_s = min(self._next_starved_s, ticket.request.arrival_s + self._starvation_s)
 
     def remove(self, ticket: Ticket) -> None:
         """Take a request out, wherever it stands."""
         self.band_of(ticket).remove(ticket)
-        self._length -= 1
+        self.length -= 1
 
     def band_of(self, ticket: Ticket) -> Band:
         """Return the band that a request waits or waited in."""
@@ -47,24 +51,23 @@ class BandQueue:
 
     def starved(self, now_s: float) -> Ticket | None:
         """Return the oldest request that has waited for too long; the relegated have no such claim."""
-        oldest: Ticket | None = None
-        for band in self.bands:
-            if band.tickets and band.priority != RELEGATED:
-                ticket = band.oldest()
-                if oldest is None or ticket.request.arrival_s < oldest.request.arrival_s:
-                    oldest = ticket
-        if oldest is None or now_s - oldest.request.arrival_s < self._starvation_s:
+        if now_s < self._next_starved_s:
             return None
-        return oldest
+        waiting = [band.oldest() for band in self.bands if band.tickets and band.priority != RELEGATED]
+        oldest = min(waiting, key=lambda ticket: ticket.request.arrival_s, default=None)
+        since_s = oldest.request.arrival_s if oldest else math.inf
+        self._next_starved_s = since_s + self._starvation_s
+        return oldest if now_s - since_s >= self._starvation_s else None
 
     def owed(self) -> Band | None:
         """Return the least urgent band that may not be shed, when its minimum share is due."""
+        if not self._owed_tokens:
+            return None
         band = self._last_kept()
-        if band is None or band is self._first():
+        if band is None or band is self.first():
             self._owed_tokens = 0.0
             return None
-        head = band.oldest()
-        return band if self._owed_tokens >= head.request.prompt_tokens else None
+        return band if self._owed_tokens >= band.oldest().request.prompt_tokens else None
 
     def charge(self, ticket: Ticket, tokens: float) -> None:
         """Add work to the account of a request's tenant, or take back what was charged too much."""
@@ -96,8 +99,12 @@ class BandQueue:
         """Return all that wait."""
         return [ticket for band in self.bands for ticket in band.tickets.values()]
 
-    def _first(self) -> Band | None:
-        return next((band for band in self.bands if band.tickets), None)
+    def first(self) -> Band:
+        """Return the most urgent band in which somebody waits."""
+        for band in self.bands:
+            if band.tickets:
+                return band
+        raise LookupError("nobody waits")
 
     def _last_kept(self) -> Band | None:
         for band in reversed(self.bands):

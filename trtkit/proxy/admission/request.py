@@ -22,15 +22,15 @@ RELEGATED_QUEUE_S = 60.0
 """How long a request may wait that was relegated behind all classes."""
 
 
-class State(enum.Enum):
+class State(enum.IntEnum):
     """Where a request is; :class:`~trtkit.proxy.admission.policy.Admission` alone changes it."""
 
-    QUEUED = "queued"
-    PREFILLING = "prefilling"
-    DECODING = "decoding"
-    CANCELLING = "cancelling"
+    QUEUED = 0
+    PREFILLING = 1
+    DECODING = 2
+    CANCELLING = 3
     """Answered, but the engine has not let go: its slot and KV stay taken."""
-    DONE = "done"
+    DONE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,12 @@ class Terms:
     """Part of each zone that its band may fill."""
     ttft_s: float = INFINITE
     tpot_s: float = INFINITE
-    relegates: bool = False
-    """Whether a request that cannot come in time waits behind all others instead of being refused."""
+    on_infeasible: OnInfeasible = OnInfeasible.REJECT
 
     @classmethod
     def of(cls, promise: ServiceClass, share: float) -> Terms:
         """Read a class's promises."""
-        relegates = promise.on_infeasible is OnInfeasible.RELEGATE
-        return cls(share, _seconds(promise.ttft_ms), _seconds(promise.tpot_ms), relegates)
+        return cls(share, _seconds(promise.ttft_ms), _seconds(promise.tpot_ms), promise.on_infeasible)
 
 
 NO_TERMS = Terms()
@@ -120,13 +118,15 @@ class Ticket:
     __slots__ = (
         "ahead", "armed_s", "backend", "blocked_by", "dispatched_s", "due_s", "first_mark_tokens", "first_s",
         "first_slots", "flight_tokens", "held_kv_tokens", "held_prefill_tokens", "kv_need", "lane", "last_token_s",
-        "measured", "passed_by", "pool", "predicted_s", "prefilled_s", "relegated", "request", "start_by_s", "state",
-        "threshold", "tokens", "work_tokens",
+        "measured", "passed_by", "pool", "predicted_s", "prefilled_s", "relegated", "request", "share", "start_by_s",
+        "state", "threshold", "tokens", "work_tokens",
     )  # fmt: skip
 
     def __init__(self, request: Request, kv_need: int, pool: Pool) -> None:
         limits = request.limits
         self.request = request
+        self.share = request.terms.share
+        """Part of each zone that it may fill."""
         self.kv_need = kv_need
         self.pool = pool
         """In whose queue it waits; another may lend it an engine."""
@@ -157,11 +157,6 @@ class Ticket:
         self.predicted_s = INFINITE
         self.blocked_by = Constraint.NONE
         self.measured = self.threshold = 0.0
-
-    @property
-    def share(self) -> float:
-        """Part of each zone that it may fill."""
-        return self.request.terms.share
 
     def due(self) -> tuple[float, Reason | None]:
         """Return what happens to this request next if nothing else does; no reason means a look at it."""
