@@ -10,7 +10,7 @@ from trtkit.plan.types import Zones
 from trtkit.proxy.admission.feedback import Feedback
 from trtkit.proxy.admission.fit import LineFit
 from trtkit.proxy.admission.ledger import Ledger
-from trtkit.proxy.admission.request import Ticket
+from trtkit.proxy.admission.request import INFINITE, Ticket
 
 if TYPE_CHECKING:
     from trtkit.proxy.admission.pool import Pool
@@ -20,7 +20,7 @@ ASSUMED_S = 0.4
 _INFORMATIVE_TOKENS = 500
 """Fewer prompt tokens tell nothing of the rate: their time is the step's own."""
 _REFIT = 4
-"""First tokens after which the rate is read off the fit again."""
+"""Requests after which the rates are read off the fits again."""
 _INFORMATIVE_STEPS = 8
 _STALE_S = 10.0
 """Without a first token for so long, a measured rate refuses nobody who would find the engine empty."""
@@ -56,7 +56,7 @@ class Backend:
         self._prefill_s = rules.prefill_ms / 1000
         self._prefill_fit = LineFit(_INFORMATIVE_TOKENS)
         self._step_fit = LineFit(1.0)
-        self._first_tokens = 0
+        self._first_tokens = self._finished = 0
         self._prefilled_tokens = 0
         self._tpot_limits_s: dict[float, int] = {}
 
@@ -121,17 +121,18 @@ class Backend:
         self._tpot_limits_s[limit_s] -= 1
         if not self._tpot_limits_s[limit_s]:
             del self._tpot_limits_s[limit_s]
-        if ticket.tokens > 1 and ticket.first_s <= ticket.last_token_s < 1e300:
+        if ticket.tokens > 1 and ticket.first_s <= ticket.last_token_s < INFINITE:
             self._learn_step(ticket, running, now_s)
-        self._limit_slots()
 
     def _learn_step(self, ticket: Ticket, running: int, now_s: float) -> None:
         """Learn what a step costs by how many run; the time that prompts took of the request's steps is left out."""
         steps, span_s = ticket.tokens - 1, ticket.last_token_s - ticket.first_s
-        prompts_s = (self._prefilled_tokens - ticket.first_mark_tokens) * self._prefill_fit.slope(_BARE)
-        if steps >= _INFORMATIVE_STEPS and self.rates.known:
-            self._step_fit.add((ticket.first_slots + running) / 2, max(0.0, span_s - prompts_s) / steps)
         self.feedback.finished(ticket, span_s / steps, now_s)
+        self._finished += 1
+        if steps >= _INFORMATIVE_STEPS and self.rates.known and self._finished % _REFIT == 0:
+            prompts_s = (self._prefilled_tokens - ticket.first_mark_tokens) * self._prefill_fit.slope(_BARE)
+            self._step_fit.add((ticket.first_slots + running) / 2, max(0.0, span_s - prompts_s) / steps)
+            self._limit_slots()
 
     def _note(self, prefill_tokens: int) -> None:
         """Tell the pool of a change of load."""
@@ -148,9 +149,9 @@ class Backend:
     def _limit_slots(self) -> None:
         """Allow as many decodes as keep a step within 0.9 of the tightest promise in flight."""
         fit, slots = self._step_fit, float(self.ledger.zones.decode_slots)
-        tightest_s = min(self._tpot_limits_s, default=1e300)
+        tightest_s = min(self._tpot_limits_s, default=INFINITE)
         slope_s = fit.slope() if fit.known else 0.0
-        if slope_s > 0 and tightest_s < 1e300:
+        if slope_s > 0 and tightest_s < INFINITE:
             slots = min(slots, max(1.0, (_TPOT_MARGIN * tightest_s - fit.level()) / slope_s))
         self.ledger.slots_limit = slots
 

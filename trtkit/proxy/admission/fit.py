@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 
-_PARTNERS = 4
+_PARTNERS = 3
 """Earlier pairs that a new one is compared with."""
 _SLOPES = 128
 _LEVELS = 64

@@ -89,7 +89,9 @@ class Admission:
         self._states[request.class_name][State.QUEUED] += 1
         self._predict(ticket, now_s)
         self._enqueue(ticket)
-        decisions = self._settle(now_s) + self._make_room(ticket, now_s)
+        decisions = self._greet(ticket, now_s) + self._settle(now_s) + self._make_room(ticket, now_s)
+        if ticket.state is State.QUEUED:
+            self._arm(ticket)
         if self._waiting:
             self._drain_meter.begin(now_s)
         return decisions
@@ -102,7 +104,8 @@ class Admission:
             ticket.tokens += 1
             backend_of(ticket).first_token(ticket, now_s)
             self._move(ticket, State.DECODING)
-            self._arm(ticket)
+            if ticket.watched:
+                self._arm(ticket)
         return self._settle(now_s)
 
     def token(self, request_id: str, now_s: float) -> None:
@@ -147,6 +150,14 @@ class Admission:
         self.draining = True
         waiting = [ticket for pool in self.pools for ticket in pool.queue.tickets()]
         return [self._end(ticket, Reason.DRAINING, now_s) for ticket in waiting]
+
+    def _greet(self, newcomer: Ticket, now_s: float) -> list[Decision]:
+        """Answer at once who comes when its time is over, or too late for its first token."""
+        due_s, reason = newcomer.due()
+        if due_s <= now_s and reason is not None:
+            return [self._end(newcomer, reason, now_s)]
+        backend = newcomer.pool.backends[0]
+        return self._give_up(newcomer, backend, now_s) if self._is_hopeless(newcomer, backend, now_s) else []
 
     def _settle(self, now_s: float) -> list[Decision]:
         decisions: list[Decision] = []
@@ -212,6 +223,7 @@ class Admission:
         self._dequeue(ticket)
         ticket.relegated, ticket.due_s = True, math.inf
         self._enqueue(ticket)
+        self._arm(ticket)
         return []
 
     def _predict(self, ticket: Ticket, now_s: float) -> None:
@@ -226,17 +238,22 @@ class Admission:
     def _enqueue(self, ticket: Ticket) -> None:
         ticket.pool.queue.push(ticket)
         self._waiting += 1
-        self._arm(ticket)
 
     def _arm(self, ticket: Ticket, looked_s: float = -math.inf) -> None:
-        backend = ticket.pool.backends[0]
-        if ticket.state is State.QUEUED and ticket.due_s < math.inf and backend.rates.known:
-            start_by_s = ticket.due_s - self._alone_s(ticket, backend)
-            ticket.start_by_s = max(start_by_s, looked_s) + _LOOK_AGAIN_S
+        if ticket.state is State.QUEUED:
+            ticket.start_by_s = self._start_by_s(ticket, looked_s)
         due_s, _ = ticket.due()
         if due_s < ticket.armed_s:
             ticket.armed_s = due_s
             heapq.heappush(self._timers, (due_s, next(self._sequence), ticket))
+
+    def _start_by_s(self, ticket: Ticket, looked_s: float) -> float:
+        """Return when a request that waits is to be looked at: when it would be late even on an idle engine."""
+        backend = ticket.pool.backends[0]
+        waits = ticket.request.terms.on_infeasible is OnInfeasible.QUEUE
+        if ticket.due_s == math.inf or waits or not backend.rates.known:
+            return math.inf
+        return max(ticket.due_s - self._alone_s(ticket, backend), looked_s) + _LOOK_AGAIN_S
 
     def _dispatch(self, ticket: Ticket, backend: Backend, now_s: float) -> Dispatch:
         request, queue = ticket.request, ticket.pool.queue
@@ -249,7 +266,8 @@ class Admission:
         self._move(ticket, State.PREFILLING)
         if not request.streams:
             ticket.prefilled_s = now_s + backend.ledger.prefill_tokens / backend.rates.tokens_per_s
-        self._arm(ticket)
+        if ticket.watched:
+            self._arm(ticket)
         return Dispatch(request.id, backend.index, self._record(ticket, now_s))
 
     def _make_room(self, newcomer: Ticket, now_s: float) -> list[Decision]:

@@ -27,6 +27,9 @@ class Pool:
             backend.pool = self
         self.prefill_tokens = 0
         """In flight at all its engines."""
+        self._version = 0
+        self._blocked_at = (-1, 0, True)
+        """Version of engines and queue at which nobody could go: nobody can until one of them changes."""
         self._skip_ahead = rules.skip_ahead
         self._order = rules.order
         self._count = len(self.backends)
@@ -48,6 +51,7 @@ class Pool:
     def note(self, backend: Backend, prefill_tokens: int) -> None:
         """Put an engine in its place after its load has changed by so many prompt tokens."""
         self.prefill_tokens += prefill_tokens
+        self._version += 1
         if self._only is not None:
             return
         if len(self._by_load) > 2 * len(self.backends) + 64:
@@ -66,6 +70,15 @@ class Pool:
         starved = queue.starved(now_s)
         if starved is not None:
             return self._place(starved, 1.0)
+        version = (self._version, queue.version, queue is self.queue)
+        if self._blocked_at == version:
+            return None
+        placed = self._next_in_order(queue, now_s)
+        if placed is None:
+            self._blocked_at = version
+        return placed
+
+    def _next_in_order(self, queue: BandQueue, now_s: float) -> tuple[Ticket, Backend] | None:
         owed = queue.owed()
         if owed is not None and (placed := self._place(owed.oldest(), owed.oldest().share)):
             return placed

@@ -23,6 +23,8 @@ class BandQueue:
         self.bands: list[Band] = []
         """Most urgent first."""
         self.length = 0
+        self.version = 0
+        """Changes when somebody comes or goes."""
         self._next_starved_s = math.inf
         """Nobody has starved before."""
 
@@ -38,12 +40,14 @@ class BandQueue:
             insort(self.bands, band, key=lambda each: each.priority)
         band.push(ticket)
         self.length += 1
+        self.version += 1
         self._next_starved_s = min(self._next_starved_s, ticket.request.arrival_s + self._starvation_s)
 
     def remove(self, ticket: Ticket) -> None:
         """Take a request out, wherever it stands."""
         self.band_of(ticket).remove(ticket)
         self.length -= 1
+        self.version += 1
 
     def band_of(self, ticket: Ticket) -> Band:
         """Return the band that a request waits or waited in."""

@@ -119,7 +119,7 @@ class Ticket:
         "ahead", "armed_s", "backend", "blocked_by", "dispatched_s", "due_s", "first_mark_tokens", "first_s",
         "first_slots", "flight_tokens", "held_kv_tokens", "held_prefill_tokens", "kv_need", "lane", "last_token_s",
         "measured", "passed_by", "pool", "predicted_s", "prefilled_s", "relegated", "request", "share", "start_by_s",
-        "state", "threshold", "tokens", "work_tokens",
+        "state", "threshold", "tokens", "watched", "work_tokens",
     )  # fmt: skip
 
     def __init__(self, request: Request, kv_need: int, pool: Pool) -> None:
@@ -140,6 +140,8 @@ class Ticket:
         self.last_token_s = INFINITE
         self.armed_s = INFINITE
         """Time of its earliest entry in the timer heap."""
+        self.watched = not request.streams or min(limits.first_token_s, limits.inter_token_s, limits.total_s) < INFINITE
+        """Whether time can end it once it was sent to an engine."""
         self.lane: Lane | None = None
         self.backend: Backend | None = None
         self.relegated = False
