@@ -42,7 +42,6 @@ ABLATIONS = (
 )
 
 
-
 def main() -> int:
     """Run the study."""
     options = _options()
@@ -112,14 +111,20 @@ def _as_json(title, rate, found, ceiling, goals, stretch) -> dict:
 
 def _show(title, table, policies) -> None:
     print(f"\n{title}: attainment, and the paired difference to the full policy with its 95 % interval")
-    print(f"{'':24}" + "".join(f"{f'{rate} req/s':>26}" for rate in table) + "   wasted, code/chat/batch at the last")
+    print(
+        f"{'':24}"
+        + "".join(f"{f'{rate} req/s':>26}" for rate in table)
+        + "   wasted, code/chat/batch at the last"
+    )
     for policy in policies:
         cells = []
         for found in table.values():
             mean = interval([each.attainment for each in found[policy.name]])[0]
             pairs = zip(found[policy.name], found["full"], strict=True)
             _, low, high = interval([a.attainment - b.attainment for a, b in pairs])
-            cells.append(f"{mean:.3f} [{low:+.3f} {high:+.3f}]" if policy.name != "full" else f"{mean:.3f}" + " " * 16)
+            cells.append(
+                f"{mean:.3f} [{low:+.3f} {high:+.3f}]" if policy.name != "full" else f"{mean:.3f}" + " " * 16
+            )
         last = found[policy.name]
         waste = interval([each.wasted for each in last])[0]
         by_class = [interval([each.by_class[index] for each in last])[0] for index in range(3)]
@@ -148,7 +153,10 @@ def _write(folder: Path, report: dict) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "sim.json").write_text(json.dumps(report, indent=1))
     series = {
-        name: [(f"{cell['rate_per_s']:g}/s", cell["policies"][name]["attainment"][0]) for cell in report["cells"][:4]]
+        name: [
+            (f"{cell['rate_per_s']:g}/s", cell["policies"][name]["attainment"][0])
+            for cell in report["cells"][:4]
+        ]
         for name in ("pass-through", "without hold-back", "without refusal", "full")
     }
     (folder / "sim.svg").write_text(bars("Attainment, one engine, gamma arrivals cv 2.5", series))

@@ -29,8 +29,12 @@ def bars(title: str, series: Mapping[str, Sequence[tuple[str, float]]], top: flo
         for place, (_, value) in enumerate(points):
             x, tall = _LEFT + _GAP / 2 + place * group + index * _BAR, _HEIGHT * value / top
             y = _TOP + _HEIGHT - tall
-            parts.append(f'<rect x="{x}" y="{y:.1f}" width="{_BAR - 3}" height="{tall:.1f}" fill="{colour}"/>')
-            parts.append(f'<text x="{x + _BAR / 2 - 2}" y="{y - 3:.1f}" text-anchor="middle" font-size="9">{value:.2f}</text>')
+            parts.append(
+                f'<rect x="{x}" y="{y:.1f}" width="{_BAR - 3}" height="{tall:.1f}" fill="{colour}"/>'
+            )
+            parts.append(
+                f'<text x="{x + _BAR / 2 - 2}" y="{y - 3:.1f}" text-anchor="middle" font-size="9">{value:.2f}</text>'
+            )
     for place, label in enumerate(labels):
         x = _LEFT + place * group + group / 2
         parts.append(f'<text x="{x}" y="{_TOP + _HEIGHT + 18}" text-anchor="middle">{escape(label)}</text>')

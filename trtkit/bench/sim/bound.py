@@ -20,7 +20,9 @@ def attainment_bound(jobs: Sequence[Job], classes: Sequence[SimClass], model: En
     """
     tokens_per_s = model.max_num_tokens / (model.step_s + model.max_num_tokens / model.prefill_tokens_per_s)
     promised = [job for job in jobs if classes[job.class_index].promise.ttft_ms is not None]
-    due_s = np.array([job.arrival_s + (classes[job.class_index].promise.ttft_ms or 0) / 1000 for job in promised])
+    due_s = np.array(
+        [job.arrival_s + (classes[job.class_index].promise.ttft_ms or 0) / 1000 for job in promised]
+    )
     arrival_s = np.array([job.arrival_s for job in promised])
     ends_s = np.sort(due_s)
     # slack[a, b]: what the engine can still do between arrival a and end b.

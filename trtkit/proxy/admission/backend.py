@@ -50,8 +50,8 @@ class Backend:
         self.feedback = Feedback(zones.prefill_tokens, zones.prefill_tokens * 2 // 3, active=rules.feedback)
         self.assumed_rate = zones.prefill_tokens / ASSUMED_S
         self.rates = _Rates(self.assumed_rate, self.assumed_rate)
-        self.version = 0
-        """Changes with its load, so that an outdated place in an order by load is known as such."""
+        self.placed_load = 0.0
+        """The load by which its pool has placed it."""
         self.last_first_token_s = -1e9
         self._prefill_s = rules.prefill_ms / 1000
         self._prefill_fit = LineFit(_INFORMATIVE_TOKENS)
@@ -136,7 +136,6 @@ class Backend:
 
     def _note(self, prefill_tokens: int) -> None:
         """Tell the pool of a change of load."""
-        self.version += 1
         if self.pool is not None:
             self.pool.note(self, prefill_tokens)
 

@@ -4,49 +4,28 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from heapq import heapify, heappop, heappush
+
+from sortedcontainers import SortedList
 
 from trtkit.proxy.admission.request import Ticket
 
-_SLACK = 32
-"""Entries of a heap that may be dead before it is cleaned: small heaps are not worth it."""
+_IDLE_TENANTS = 32
+"""Tenants with nothing waiting that may be remembered before those without a debt are forgotten."""
 _serials = itertools.count()
-
-
-class _Heap:
-    """A heap whose members may leave in any order: an entry is dead when its ticket has left the lane."""
-
-    __slots__ = ("entries",)
-
-    def __init__(self) -> None:
-        self.entries: list[tuple[float, int, Ticket, Lane]] = []
-
-    def push(self, key: float, serial: int, ticket: Ticket, lane: Lane, alive: int) -> None:
-        if len(self.entries) > 2 * alive + _SLACK:
-            self.entries = [entry for entry in self.entries if entry[2].lane is entry[3]]
-            heapify(self.entries)
-        heappush(self.entries, (key, serial, ticket, lane))
-
-    def head(self) -> Ticket:
-        entries = self.entries
-        while entries[0][2].lane is not entries[0][3]:
-            heappop(entries)
-        return entries[0][2]
 
 
 class Lane:
     """One tenant's waiting requests of one band, by when they are due and by size."""
 
-    __slots__ = ("by_due", "by_size", "count", "served", "turn")
+    __slots__ = ("by_due", "by_size", "served", "turn")
 
     def __init__(self, served: float) -> None:
         self.served = served
         """Tokens of work that the tenant was given."""
-        self.turn = -1
-        """Serial number of its entry in the band's order of turns."""
-        self.count = 0
-        self.by_due = _Heap()
-        self.by_size = _Heap()
+        self.turn: tuple[float, int, Lane] | None = None
+        """Its entry in the band's order of turns, while something of it waits."""
+        self.by_due: SortedList[tuple[float, int, Ticket]] = SortedList()
+        self.by_size: SortedList[tuple[int, int, Ticket]] = SortedList()
 
 
 class Band:
@@ -58,55 +37,57 @@ class Band:
         self.tickets: OrderedDict[str, Ticket] = OrderedDict()
         self.sheddable: OrderedDict[str, Ticket] = OrderedDict()
         self._lanes: dict[str, Lane] = {}
-        self._turns: list[tuple[float, int, Lane]] = []
-        self._by_size = _Heap()
-        self._active = 0
+        self._turns: SortedList[tuple[float, int, Lane]] = SortedList()
+        self._by_size: SortedList[tuple[int, int, Ticket]] = SortedList()
         self._floor = 0.0
 
     def push(self, ticket: Ticket) -> None:
         """Put a request into its tenant's lane; a tenant that comes back has no claim from when it was away."""
-        request, serial = ticket.request, next(_serials)
+        request = ticket.request
         lane = self._lanes.get(request.tenant)
         if lane is None:
             lane = self._lanes[request.tenant] = Lane(self._floor)
-        if not lane.count:
-            self._active += 1
+        if lane.turn is None:
             lane.served = max(lane.served, self._floor)
             self._take_turn(lane)
-        ticket.lane = lane
-        lane.count += 1
+        ticket.serial, ticket.lane = next(_serials), lane
         self.tickets[request.id] = ticket
         if request.sheddable:
             self.sheddable[request.id] = ticket
         self.prompt_tokens += request.prompt_tokens
-        lane.by_due.push(ticket.due_s, serial, ticket, lane, lane.count)
-        lane.by_size.push(request.prompt_tokens, serial, ticket, lane, lane.count)
-        self._by_size.push(request.prompt_tokens, serial, ticket, lane, len(self.tickets))
+        by_size = (request.prompt_tokens, ticket.serial, ticket)
+        lane.by_due.add((ticket.due_s, ticket.serial, ticket))
+        lane.by_size.add(by_size)
+        self._by_size.add(by_size)
 
     def remove(self, ticket: Ticket) -> None:
         """Take a request out, wherever it stands."""
-        request, lane = ticket.request, ticket.lane
-        assert lane is not None  # noqa: S101 - for the type checker
+        request, lane = ticket.request, self._lanes[ticket.request.tenant]
         ticket.lane = None
         del self.tickets[request.id]
         self.sheddable.pop(request.id, None)
         self.prompt_tokens -= request.prompt_tokens
-        lane.count -= 1
-        if not lane.count:
-            lane.turn = -1
-            self._active -= 1
-            if len(self._lanes) > 2 * self._active + _SLACK:
+        by_size = (request.prompt_tokens, ticket.serial, ticket)
+        lane.by_due.remove((ticket.due_s, ticket.serial, ticket))
+        lane.by_size.remove(by_size)
+        self._by_size.remove(by_size)
+        if not lane.by_due:
+            self._turns.remove(lane.turn)
+            lane.turn = None
+            if len(self._lanes) > 2 * len(self._turns) + _IDLE_TENANTS:
                 self._forget()
 
     def head(self, *, shortest_first: bool) -> Ticket:
         """Return the next of the tenant that was served least: the first due, or the shortest."""
-        lane = self._least_served()
+        lane: Lane = self._turns[0][2]
         self._floor = max(self._floor, lane.served)
-        return (lane.by_size if shortest_first else lane.by_due).head()
+        head: Ticket = (lane.by_size if shortest_first else lane.by_due)[0][2]
+        return head
 
     def smallest(self) -> Ticket:
         """Return the shortest prompt of the band, whoever's it is."""
-        return self._by_size.head()
+        ticket: Ticket = self._by_size[0][2]
+        return ticket
 
     def oldest(self) -> Ticket:
         """Return the one that came first."""
@@ -121,24 +102,16 @@ class Band:
         lane = self._lanes.get(tenant)
         if lane is not None:
             lane.served += tokens
-            if lane.count:
+            if lane.turn is not None:
+                self._turns.remove(lane.turn)
                 self._take_turn(lane)
 
-    def _least_served(self) -> Lane:
-        turns = self._turns
-        while turns[0][2].turn != turns[0][1]:
-            heappop(turns)
-        return turns[0][2]
-
     def _take_turn(self, lane: Lane) -> None:
-        lane.turn = next(_serials)
-        if len(self._turns) > 2 * self._active + _SLACK:
-            self._turns = [entry for entry in self._turns if entry[2].turn == entry[1]]
-            heapify(self._turns)
-        heappush(self._turns, (lane.served, lane.turn, lane))
+        lane.turn = (lane.served, next(_serials), lane)
+        self._turns.add(lane.turn)
 
     def _forget(self) -> None:
         """Drop the tenants that neither wait nor were given more than those who do."""
         self._lanes = {
-            name: lane for name, lane in self._lanes.items() if lane.count or lane.served > self._floor
+            name: lane for name, lane in self._lanes.items() if lane.turn or lane.served > self._floor
         }

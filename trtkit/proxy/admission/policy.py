@@ -88,12 +88,10 @@ class Admission:
         self._tickets[request.id] = ticket
         self._states[request.class_name][State.QUEUED] += 1
         self._predict(ticket, now_s)
-        self._enqueue(ticket)
-        decisions = self._greet(ticket, now_s) + self._settle(now_s) + self._make_room(ticket, now_s)
+        decisions = self._greet(ticket, now_s) or self._enqueue(ticket, now_s)
+        decisions += self._settle(now_s) + self._make_room(ticket, now_s)
         if ticket.state is State.QUEUED:
             self._arm(ticket)
-        if self._waiting:
-            self._drain_meter.begin(now_s)
         return decisions
 
     def first_token(self, request_id: str, now_s: float) -> list[Decision]:
@@ -156,8 +154,12 @@ class Admission:
         due_s, reason = newcomer.due()
         if due_s <= now_s and reason is not None:
             return [self._end(newcomer, reason, now_s)]
-        backend = newcomer.pool.backends[0]
-        return self._give_up(newcomer, backend, now_s) if self._is_hopeless(newcomer, backend, now_s) else []
+        pool = newcomer.pool
+        if self._is_hopeless(newcomer, pool.backends[0], now_s):
+            return self._give_up(newcomer, pool.backends[0], now_s)
+        # Nobody waits whom it would pass: the way through the queue can be spared.
+        backend = pool.place_first(newcomer, now_s) if not newcomer.ahead else None
+        return [self._dispatch(newcomer, backend, now_s)] if backend else []
 
     def _settle(self, now_s: float) -> list[Decision]:
         decisions: list[Decision] = []
@@ -222,7 +224,7 @@ class Admission:
             return [self._end(ticket, Reason.HOPELESS, now_s)]
         self._dequeue(ticket)
         ticket.relegated, ticket.due_s = True, math.inf
-        self._enqueue(ticket)
+        self._enqueue(ticket, now_s)
         self._arm(ticket)
         return []
 
@@ -235,9 +237,11 @@ class Admission:
             waited_s = now_s - request.arrival_s
             ticket.predicted_s = waited_s + pool.backends[0].ttft_s(share, careful=False)
 
-    def _enqueue(self, ticket: Ticket) -> None:
+    def _enqueue(self, ticket: Ticket, now_s: float) -> list[Decision]:
         ticket.pool.queue.push(ticket)
         self._waiting += 1
+        self._drain_meter.begin(now_s)
+        return []
 
     def _arm(self, ticket: Ticket, looked_s: float = -math.inf) -> None:
         if ticket.state is State.QUEUED:
@@ -258,10 +262,11 @@ class Admission:
     def _dispatch(self, ticket: Ticket, backend: Backend, now_s: float) -> Dispatch:
         request, queue = ticket.request, ticket.pool.queue
         self._drain_meter.record(request.prompt_tokens, now_s)
-        queue.note_dispatch(ticket)
-        self._dequeue(ticket)
-        ticket.work_tokens = _OUTPUT_WEIGHT * self._outputs.get(request.class_name, request.max_tokens)
-        queue.charge(ticket, request.prompt_tokens + ticket.work_tokens)
+        if ticket.lane is not None:
+            queue.note_dispatch(ticket)
+            self._dequeue(ticket)
+            ticket.work_tokens = _OUTPUT_WEIGHT * self._outputs.get(request.class_name, request.max_tokens)
+            queue.charge(ticket, request.prompt_tokens + ticket.work_tokens)
         backend.admit(ticket, now_s)
         self._move(ticket, State.PREFILLING)
         if not request.streams:
@@ -298,6 +303,8 @@ class Admission:
         return self._refusal(ticket, reason, now_s)
 
     def _dequeue(self, ticket: Ticket) -> None:
+        if ticket.lane is None:
+            return
         ticket.pool.queue.remove(ticket)
         self._waiting -= 1
         if not self._waiting:
@@ -338,7 +345,8 @@ class Admission:
         if ticket.tokens:
             past = self._outputs.get(request.class_name, float(ticket.tokens))
             self._outputs[request.class_name] = _OUTPUT_MEMORY * past + (1 - _OUTPUT_MEMORY) * ticket.tokens
-        ticket.pool.queue.charge(ticket, _OUTPUT_WEIGHT * ticket.tokens - ticket.work_tokens)
+        if ticket.work_tokens:
+            ticket.pool.queue.charge(ticket, _OUTPUT_WEIGHT * ticket.tokens - ticket.work_tokens)
 
     def _pool_for(self, request: Request) -> Pool:
         limit_tokens = self.rules.long_prompt_tokens

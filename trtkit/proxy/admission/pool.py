@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
+from sortedcontainers import SortedList
 
 from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.models import Order
@@ -34,9 +34,9 @@ class Pool:
         self._order = rules.order
         self._count = len(self.backends)
         self._only = self.backends[0] if len(self.backends) == 1 else None
-        self._by_load: list[tuple[float, int, int, Backend]] = [
-            (0.0, backend.index, 0, backend) for backend in self.backends
-        ]
+        self._by_load: SortedList[tuple[float, int, Backend]] = SortedList(
+            (0.0, backend.index, backend) for backend in self.backends
+        )
 
     @property
     def idle(self) -> bool:
@@ -52,12 +52,17 @@ class Pool:
         """Put an engine in its place after its load has changed by so many prompt tokens."""
         self.prefill_tokens += prefill_tokens
         self._version += 1
-        if self._only is not None:
-            return
-        if len(self._by_load) > 2 * len(self.backends) + 64:
-            self._by_load = [entry for entry in self._by_load if entry[2] == entry[3].version]
-            heapify(self._by_load)
-        heappush(self._by_load, (backend.load, backend.index, backend.version, backend))
+        if self._only is None:
+            self._by_load.remove((backend.placed_load, backend.index, backend))
+            backend.placed_load = backend.load
+            self._by_load.add((backend.placed_load, backend.index, backend))
+
+    def place_first(self, ticket: Ticket, now_s: float) -> Backend | None:
+        """Return where a newcomer can go that is more urgent than all who wait, unless one of them is owed a turn."""
+        if self.queue.length and (self.queue.starved(now_s) or self.queue.owed()):
+            return None
+        placed = self._place(ticket, ticket.share)
+        return placed[1] if placed else None
 
     def next(self, now_s: float, queue: BandQueue) -> tuple[Ticket, Backend] | None:
         """Return who of a queue is to go now and where to, or nobody.
@@ -103,16 +108,10 @@ class Pool:
     def _place(self, ticket: Ticket, share: float) -> tuple[Ticket, Backend] | None:
         if self._only is not None:
             return self._fit(ticket, self._only, share)
-        asked: list[tuple[float, int, int, Backend]] = []
-        placed = None
-        while self._by_load and len(asked) < _CANDIDATES and placed is None:
-            entry = heappop(self._by_load)
-            if entry[2] == entry[3].version:
-                asked.append(entry)
-                placed = self._fit(ticket, entry[3], share)
-        for entry in asked:
-            heappush(self._by_load, entry)
-        return placed
+        for _, _, backend in self._by_load.islice(stop=_CANDIDATES):
+            if placed := self._fit(ticket, backend, share):
+                return placed
+        return None
 
     def _fit(self, ticket: Ticket, backend: Backend, share: float) -> tuple[Ticket, Backend] | None:
         blocker = backend.ledger.blocker(ticket, share)

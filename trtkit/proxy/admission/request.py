@@ -118,8 +118,8 @@ class Ticket:
     __slots__ = (
         "ahead", "armed_s", "backend", "blocked_by", "dispatched_s", "due_s", "first_mark_tokens", "first_s",
         "first_slots", "flight_tokens", "held_kv_tokens", "held_prefill_tokens", "kv_need", "lane", "last_token_s",
-        "measured", "passed_by", "pool", "predicted_s", "prefilled_s", "relegated", "request", "share", "start_by_s",
-        "state", "threshold", "tokens", "watched", "work_tokens",
+        "measured", "passed_by", "pool", "predicted_s", "prefilled_s", "relegated", "request", "serial", "share",
+        "start_by_s", "state", "threshold", "tokens", "watched", "work_tokens",
     )  # fmt: skip
 
     def __init__(self, request: Request, kv_need: int, pool: Pool) -> None:
@@ -140,8 +140,11 @@ class Ticket:
         self.last_token_s = INFINITE
         self.armed_s = INFINITE
         """Time of its earliest entry in the timer heap."""
-        self.watched = not request.streams or min(limits.first_token_s, limits.inter_token_s, limits.total_s) < INFINITE
+        self.watched = (
+            not request.streams or min(limits.first_token_s, limits.inter_token_s, limits.total_s) < INFINITE
+        )
         """Whether time can end it once it was sent to an engine."""
+        self.serial = 0
         self.lane: Lane | None = None
         self.backend: Backend | None = None
         self.relegated = False
@@ -153,7 +156,7 @@ class Ticket:
         self.flight_tokens = 0
         """Prompt tokens in flight at its engine as it was sent, its own included."""
         self.work_tokens = 0.0
-        """What its tenant was charged for its output."""
+        """What its tenant was charged for its output; nothing where nobody had to wait."""
         self.held_prefill_tokens = self.held_kv_tokens = 0
         self.ahead = 0
         self.predicted_s = INFINITE
