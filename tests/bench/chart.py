@@ -14,9 +14,11 @@ def bars(title: str, series: Mapping[str, Sequence[tuple[str, float]]], top: flo
     labels = [label for label, _ in next(iter(series.values()))]
     group = _BAR * len(series) + _GAP
     width = _LEFT + group * len(labels) + _GAP
+    size = f'width="{width}" height="{_TOP + _HEIGHT + 40}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{_TOP + _HEIGHT + 40}" font-family="sans-serif" font-size="11">',
-        f'<rect width="100%" height="100%" fill="white"/><text x="{_LEFT}" y="18" font-size="14">{escape(title)}</text>',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="{_LEFT}" y="18" font-size="14">{escape(title)}</text>',
     ]
     for tick in range(6):
         y = _TOP + _HEIGHT * (1 - tick / 5)

@@ -13,10 +13,10 @@ from trtkit.bench.sim.fleet import SimClass
 def attainment_bound(jobs: Sequence[Job], classes: Sequence[SimClass], model: EngineModel) -> float:
     """Return an upper bound of the share of requests whose first token can come in time.
 
-    The engine may switch between prompts at will, and a prompt may count in part: then the work that can be done in time
-    is a polymatroid, and giving every prompt, the shortest first, as much as still fits is optimal. Decodes, KV and
-    time per token cost nothing. For any two times, the work that must happen between them cannot exceed what the engine
-    does in that time, so a prompt gets the smallest slack of the intervals around its own.
+    The engine may switch between prompts at will, and a prompt may count in part: then the work that can be done in
+    time is a polymatroid, and giving every prompt, the shortest first, as much as still fits is optimal. Decodes, KV
+    and time per token cost nothing. For any two times, the work that must happen between them cannot exceed what the
+    engine does in that time, so a prompt gets the smallest slack of the intervals around its own.
     """
     tokens_per_s = model.max_num_tokens / (model.step_s + model.max_num_tokens / model.prefill_tokens_per_s)
     promised = [job for job in jobs if classes[job.class_index].promise.ttft_ms is not None]

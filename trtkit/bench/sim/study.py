@@ -29,6 +29,8 @@ CLASSES = {
     "chat": ServiceClass(priority=2, ttft_ms=1000.0, tpot_ms=60.0),
     "batch": ServiceClass(priority=3, ttft_ms=30_000.0, tpot_ms=250.0),
 }
+REFERENCE = EngineModel()
+RULES = AdmissionRules()
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Cell:
 
     rate_per_s: float
     cv: float = 2.5
-    engine: EngineModel = EngineModel()
+    engine: EngineModel = REFERENCE
     engines: int = 1
     duration_s: float = 200.0
 
@@ -54,7 +56,7 @@ class Policy:
     """A way to run a cell: rules, what the classes are told to be, or no proxy at all."""
 
     name: str
-    rules: AdmissionRules = AdmissionRules()
+    rules: AdmissionRules = RULES
     kv_fraction: float = 0.75
     classes: Mapping[str, ServiceClass] = field(default_factory=lambda: CLASSES)
     proxied: bool = True

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, insort
 from collections import OrderedDict
-
-from sortedcontainers import SortedList
+from typing import Any
 
 from trtkit.proxy.admission.request import Ticket
 
@@ -24,12 +24,15 @@ class Lane:
         """Tokens of work that the tenant was given."""
         self.turn: tuple[float, int, Lane] | None = None
         """Its entry in the band's order of turns, while something of it waits."""
-        self.by_due: SortedList[tuple[float, int, Ticket]] = SortedList()
-        self.by_size: SortedList[tuple[int, int, Ticket]] = SortedList()
+        self.by_due: list[tuple[float, int, Ticket]] = []
+        self.by_size: list[tuple[int, int, Ticket]] = []
 
 
 class Band:
-    """The waiting requests of one priority. Every operation is O(log n)."""
+    """The waiting requests of one priority.
+
+    Every operation costs O(log n) comparisons; a sorted list also shifts 8 bytes an entry, about 2 us in 10 000.
+    """
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
@@ -37,8 +40,8 @@ class Band:
         self.tickets: OrderedDict[str, Ticket] = OrderedDict()
         self.sheddable: OrderedDict[str, Ticket] = OrderedDict()
         self._lanes: dict[str, Lane] = {}
-        self._turns: SortedList[tuple[float, int, Lane]] = SortedList()
-        self._by_size: SortedList[tuple[int, int, Ticket]] = SortedList()
+        self._turns: list[tuple[float, int, Lane]] = []
+        self._by_size: list[tuple[int, int, Ticket]] = []
         self._floor = 0.0
 
     def push(self, ticket: Ticket) -> None:
@@ -56,9 +59,9 @@ class Band:
             self.sheddable[request.id] = ticket
         self.prompt_tokens += request.prompt_tokens
         by_size = (request.prompt_tokens, ticket.serial, ticket)
-        lane.by_due.add((ticket.due_s, ticket.serial, ticket))
-        lane.by_size.add(by_size)
-        self._by_size.add(by_size)
+        insort(lane.by_due, (ticket.due_s, ticket.serial, ticket))
+        insort(lane.by_size, by_size)
+        insort(self._by_size, by_size)
 
     def remove(self, ticket: Ticket) -> None:
         """Take a request out, wherever it stands."""
@@ -68,11 +71,11 @@ class Band:
         self.sheddable.pop(request.id, None)
         self.prompt_tokens -= request.prompt_tokens
         by_size = (request.prompt_tokens, ticket.serial, ticket)
-        lane.by_due.remove((ticket.due_s, ticket.serial, ticket))
-        lane.by_size.remove(by_size)
-        self._by_size.remove(by_size)
+        take_out(lane.by_due, (ticket.due_s, ticket.serial, ticket))
+        take_out(lane.by_size, by_size)
+        take_out(self._by_size, by_size)
         if not lane.by_due:
-            self._turns.remove(lane.turn)
+            take_out(self._turns, lane.turn)
             lane.turn = None
             if len(self._lanes) > 2 * len(self._turns) + _IDLE_TENANTS:
                 self._forget()
@@ -103,15 +106,20 @@ class Band:
         if lane is not None:
             lane.served += tokens
             if lane.turn is not None:
-                self._turns.remove(lane.turn)
+                take_out(self._turns, lane.turn)
                 self._take_turn(lane)
 
     def _take_turn(self, lane: Lane) -> None:
         lane.turn = (lane.served, next(_serials), lane)
-        self._turns.add(lane.turn)
+        insort(self._turns, lane.turn)
 
     def _forget(self) -> None:
         """Drop the tenants that neither wait nor were given more than those who do."""
         self._lanes = {
             name: lane for name, lane in self._lanes.items() if lane.turn or lane.served > self._floor
         }
+
+
+def take_out(ordered: list[Any], entry: Any) -> None:
+    """Remove an entry from a sorted list that has it."""
+    del ordered[bisect_left(ordered, entry)]

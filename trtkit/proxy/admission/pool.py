@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sortedcontainers import SortedList
+from bisect import insort
 
 from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.models import Order
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission.backend import Backend
-from trtkit.proxy.admission.lane import Band
+from trtkit.proxy.admission.lane import Band, take_out
 from trtkit.proxy.admission.queue import BandQueue
 from trtkit.proxy.admission.record import Constraint
 from trtkit.proxy.admission.request import Ticket
@@ -34,9 +34,7 @@ class Pool:
         self._order = rules.order
         self._count = len(self.backends)
         self._only = self.backends[0] if len(self.backends) == 1 else None
-        self._by_load: SortedList[tuple[float, int, Backend]] = SortedList(
-            (0.0, backend.index, backend) for backend in self.backends
-        )
+        self._by_load = [(0.0, backend.index, backend) for backend in self.backends]
 
     @property
     def idle(self) -> bool:
@@ -53,9 +51,9 @@ class Pool:
         self.prefill_tokens += prefill_tokens
         self._version += 1
         if self._only is None:
-            self._by_load.remove((backend.placed_load, backend.index, backend))
+            take_out(self._by_load, (backend.placed_load, backend.index, backend))
             backend.placed_load = backend.load
-            self._by_load.add((backend.placed_load, backend.index, backend))
+            insort(self._by_load, (backend.placed_load, backend.index, backend))
 
     def place_first(self, ticket: Ticket, now_s: float) -> Backend | None:
         """Return where a newcomer can go that is more urgent than all who wait, unless one of them is owed a turn."""
@@ -108,7 +106,7 @@ class Pool:
     def _place(self, ticket: Ticket, share: float) -> tuple[Ticket, Backend] | None:
         if self._only is not None:
             return self._fit(ticket, self._only, share)
-        for _, _, backend in self._by_load.islice(stop=_CANDIDATES):
+        for _, _, backend in self._by_load[:_CANDIDATES]:
             if placed := self._fit(ticket, backend, share):
                 return placed
         return None
