@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.models import Contract, ServiceClass
 from trtkit.errors import InputError
 from trtkit.plan.types import EngineLimits, Plan, Zones
+from trtkit.proxy.admission import Terms, terms_of
 
 _ADDRESS = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\]|unix:/.+):\d{1,5}")
 _PORTS = range(1, 65536)
@@ -38,6 +40,11 @@ class ProxyConfig:
     """How long an engine may take to let go of a request that it was told to stop, before its call is cancelled."""
     linger_s: float = 10.0
     """How long a cancelled request whose engine tells nothing may hold its slot."""
+
+    @cached_property
+    def terms(self) -> Mapping[str, Terms]:
+        """What each class was promised, as admission needs it."""
+        return terms_of(self.classes, self.rules.holdback)
 
     def __post_init__(self) -> None:
         """Refuse an upstream that cannot be an address."""

@@ -10,10 +10,11 @@ from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Outcome, Reason, R
 from trtkit.proxy.admission.policy import Admission
 from trtkit.proxy.admission.queue import BandQueue
 from trtkit.proxy.admission.record import Constraint, Record
-from trtkit.proxy.admission.request import Request, State, Terms, Ticket, TimeLimits, terms_of
+from trtkit.proxy.admission.request import NO_TERMS, Request, State, Terms, Ticket, TimeLimits, terms_of
 
 __all__ = [
     "FIXED_PUSHBACK_MS",
+    "NO_TERMS",
     "Abort",
     "Admission",
     "BandQueue",

@@ -94,23 +94,23 @@ class Admission:
             self._arm(ticket)
         return decisions
 
-    def first_token(self, request_id: str, now_s: float) -> list[Decision]:
+    def first_token(self, request_id: str, now_s: float, tokens: int = 1) -> list[Decision]:
         """Note the end of a prefill, which makes room for the next."""
         ticket = self._tickets[request_id]
         if ticket.state is State.PREFILLING:
             ticket.last_token_s = now_s
-            ticket.tokens += 1
+            ticket.tokens += tokens
             backend_of(ticket).first_token(ticket, now_s)
             self._move(ticket, State.DECODING)
             if ticket.watched:
                 self._arm(ticket)
         return self._settle(now_s)
 
-    def token(self, request_id: str, now_s: float) -> None:
-        """Note a token; the inter-token limit starts again, at no cost to the timers."""
+    def token(self, request_id: str, now_s: float, tokens: int = 1) -> None:
+        """Note further tokens; the inter-token limit starts again, at no cost to the timers."""
         ticket = self._tickets[request_id]
         ticket.last_token_s = now_s
-        ticket.tokens += 1
+        ticket.tokens += tokens
 
     def finish(self, request_id: str, now_s: float, *, tokens: int | None = None) -> list[Decision]:
         """Note that the engine has let go of a dispatched request, whatever the reason.
