@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import grpc.aio
 
-from trtkit.proxy.admission import Reason
+from trtkit.proxy.admission import Reason, Record
 from trtkit.proxy.core import Core
 from trtkit.proxy.ending import OK, Caller, Ending, Facts, Refusal
 from trtkit.proxy.intake import add_default_output, choose_class, measure, to_request
@@ -68,7 +68,7 @@ class Exchange:
         try:
             ending = await self._serve(data, unary=unary)
         except Refusal as refusal:
-            self.facts.record = refusal.record
+            self._note_decision(refusal.record)
             ending = refusal.ending
         except asyncio.CancelledError:
             ending = Ending(Reason.DRAINING)
@@ -137,9 +137,14 @@ class Exchange:
         if self._ending is not None:
             raise Refusal(self._ending.reason)
         self._entered = True
-        self.facts.record = await core.gate.enter(request, self._abort)
+        self._note_decision(await core.gate.enter(request, self._abort))
         self._timeline.dispatched_s = core.clock()
         self.facts.queue_s = self._timeline.dispatched_s - self._timeline.arrival_s
+
+    def _note_decision(self, record: Record | None) -> None:
+        self.facts.record = record
+        if record is not None:
+            self._core.decisions.note(record, self.client_id)
 
     async def _relay(self, call: LlmRequest) -> Ending:
         if self._ending is not None:

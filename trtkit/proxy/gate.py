@@ -50,7 +50,8 @@ class Gate:
         turn = asyncio.get_running_loop().create_future()
         self._entries[request.id] = _Entry(turn, on_abort)
         self._apply(self.admission.offer(request, self._clock()))
-        return await turn
+        record: Record | None = await turn
+        return record
 
     def first_token(self, request_id: str, tokens: int) -> None:
         """Note the first token, and those that came with it."""

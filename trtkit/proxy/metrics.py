@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from trtkit.contract.models import ServiceClass
 from trtkit.conventions import ENGINE_MODEL, METRIC_PREFIX, TEXT_MODELS
-from trtkit.proxy.admission import Admission, Ledger, Outcome, Reason, State
+from trtkit.proxy.admission import Admission, Constraint, Ledger, Outcome, Reason, Record, State
 from trtkit.proxy.slo import Timeline, Verdict, judge, kept_all
 
 MODELS = (ENGINE_MODEL, *TEXT_MODELS)
@@ -75,6 +75,13 @@ class Metrics:
         self._goodput = self._counter(
             "goodput_requests", "Requests that kept every promise of their class.", "class"
         )
+        self._decisions = self._counter(
+            "decisions",
+            "Requests that admission sent or refused, by what bound them and by prompt length.",
+            "class",
+            "constraint",
+            "bucket",
+        )
         self._create_series()
 
     def observe(self, model: str, class_name: str, reason: Reason, timeline: Timeline) -> None:
@@ -94,6 +101,10 @@ class Metrics:
         if kept_all(verdicts) is Verdict.EXCLUDED:
             self._excluded.labels(class_name, reason.outcome.value).inc()
 
+    def decided(self, record: Record) -> None:
+        """Count a decision of admission."""
+        self._decisions.labels(record.class_name, record.constraint.value, record.bucket).inc()
+
     def watch(self, admission: Admission) -> None:
         """Publish admission's live numbers; they are read when they are scraped."""
         ledgers = [backend.ledger for backend in admission.backends]
@@ -107,6 +118,15 @@ class Metrics:
             depth.labels(name).set_function(partial(admission.count, name, State.QUEUED))
             running.labels(name).set_function(partial(admission.count, name, *at_engine))
             cancelling.labels(name).set_function(partial(admission.count, name, State.CANCELLING))
+        for name in self._classes:
+            for constraint in Constraint:
+                for bucket in admission.buckets:
+                    self._decisions.labels(name, constraint.value, bucket)
+        rate = self._gauge(
+            "prefill_rate_tokens_per_second",
+            "Measured prompt tokens per second of all engines; 0 until known.",
+        )
+        rate.set_function(lambda: admission.known_rate)
         used = self._gauge(
             "zone_used", "What is in flight: tokens, or requests in zone decode_slots.", "zone"
         )

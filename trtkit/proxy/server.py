@@ -53,7 +53,7 @@ class Proxy:
         core = self._core = Core(self.config, self.registry)
         self._server = grpc.aio.server(options=list(_SERVER_OPTIONS))
         self._server.add_generic_rpc_handlers((Router(core),))
-        self._scrape = ScrapePort(self.registry, core.ready)
+        self._scrape = ScrapePort(self.registry, core.ready, core.explain)
         host, authority = self.config.host, self.config.host
         if ":" in host:
             authority = f"[{host}]"

@@ -57,6 +57,16 @@ class Admission:
         """All engines, by index."""
         return [backend for pool in self.pools for backend in pool.backends]
 
+    @property
+    def buckets(self) -> list[str]:
+        """Names of the prompt lengths that are told apart."""
+        return [*map(str, self.rules.length_buckets), "inf"]
+
+    @property
+    def known_rate(self) -> float:
+        """Prompt tokens per second of all engines together, as far as it was measured."""
+        return sum(each.rates.tokens_per_s for each in self.backends if each.rates.known)
+
     def count(self, class_name: str, *states: State) -> int:
         """Return how many requests of a class are in any of the states."""
         return sum(self._states[class_name][state] for state in states)
