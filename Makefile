@@ -2,7 +2,7 @@
 #   make demo    build, serve, stream, measure, stop
 #   make test    lint, types and all tests, with a real Triton
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types format clean help
+.PHONY: demo test lint types format clean help bench-sim bench-decision
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -34,6 +34,13 @@ types: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+# What the policy is worth in the model, and what one decision costs; tables, JSON and plots in bench-results/.
+bench-sim: $(VENV)/.dev
+	$(BIN)/python -m tests.bench.bench_sim $(ARGS)
+
+bench-decision: $(VENV)/.dev
+	$(BIN)/python -m tests.bench.bench_decision $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

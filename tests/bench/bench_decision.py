@@ -98,7 +98,7 @@ def _run(backends: int) -> dict[str, list[float]]:
 
 
 def _quietest(passes: list[dict[str, list[float]]]) -> dict[str, list[float]]:
-    """Return each decision's smallest cost over passes that are the same, event by event: the machine has neighbours."""
+    """Return each decision's smallest cost over passes that are the same: the machine has neighbours."""
     return {
         name: [min(costs) for costs in zip(*(each[name] for each in passes), strict=True)]
         for name in passes[0]

@@ -228,7 +228,7 @@ class Admission(_Section):
     max_queue: Annotated[int, Field(ge=1, le=1_000_000)] = 512
     """Requests that may wait; less urgent ones take no place from more urgent ones."""
     starvation_ms: Milliseconds = 30_000.0
-    """A request that waited this long goes before every band: the bound that strict priority cannot break."""
+    """A request that waited this long goes before every band, within ``minimum_share``: nobody waits for ever."""
     holdback: Annotated[tuple[Fraction, ...], Field(min_length=1, max_length=16, strict=False)] = (
         1.0,
         0.9,
@@ -245,8 +245,9 @@ class Admission(_Section):
     """Send fewer prompt tokens at once while promises are missed at the engine."""
     skip_ahead: Annotated[int, Field(ge=0, le=1000)] = 8
     """Smaller requests that may pass one of their band that does not fit yet."""
-    minimum_share: Annotated[float, Field(ge=0, le=0.5, allow_inf_nan=False)] = 0.05
-    """Share of the prompt tokens that the least urgent band gets that may not be shed, whatever waits above it."""
+    minimum_share: Annotated[float, Field(ge=0.01, le=0.5, allow_inf_nan=False)] = 0.05
+    """Share of the prompt tokens for who has starved, and for the least urgent band that may not be shed, whatever
+    waits above."""
     length_buckets: Annotated[tuple[Tokens, ...], Field(max_length=8, strict=False)] = (2048, 8192, 32768)
     """Upper ends of the prompt lengths that are told apart in metrics and decisions."""
     long_prompt_tokens: Tokens | None = None

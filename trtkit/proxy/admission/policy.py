@@ -272,8 +272,9 @@ class Admission:
     def _dispatch(self, ticket: Ticket, backend: Backend, now_s: float) -> Dispatch:
         request, queue = ticket.request, ticket.pool.queue
         self._drain_meter.record(request.prompt_tokens, now_s)
+        if queue.length:
+            queue.note_dispatch(ticket, now_s)
         if ticket.lane is not None:
-            queue.note_dispatch(ticket)
             self._dequeue(ticket)
             ticket.work_tokens = _OUTPUT_WEIGHT * self._outputs.get(request.class_name, request.max_tokens)
             queue.charge(ticket, request.prompt_tokens + ticket.work_tokens)

@@ -46,6 +46,8 @@ class BandQueue:
     def remove(self, ticket: Ticket) -> None:
         """Take a request out, wherever it stands."""
         self.band_of(ticket).remove(ticket)
+        if self.length == 1:
+            self._owed_tokens = 0.0
         self.length -= 1
         self.version += 1
 
@@ -54,8 +56,11 @@ class BandQueue:
         return self._by_priority[RELEGATED if ticket.relegated else ticket.request.priority]
 
     def starved(self, now_s: float) -> Ticket | None:
-        """Return the oldest request that has waited for too long; the relegated have no such claim."""
-        if now_s < self._next_starved_s:
+        """Return the oldest request that has waited for too long, while the minimum share allows for it.
+
+        Otherwise all would be served by age in a long overload. The relegated have no such claim.
+        """
+        if now_s < self._next_starved_s or self._owed_tokens < 0:
             return None
         waiting = [band.oldest() for band in self.bands if band.tickets and band.priority != RELEGATED]
         oldest = min(waiting, key=lambda ticket: ticket.request.arrival_s, default=None)
@@ -65,7 +70,7 @@ class BandQueue:
 
     def owed(self) -> Band | None:
         """Return the least urgent band that may not be shed, when its minimum share is due."""
-        if not self._owed_tokens:
+        if self._owed_tokens <= 0:
             return None
         band = self._last_kept()
         if band is None or band is self.first():
@@ -77,12 +82,18 @@ class BandQueue:
         """Add work to the account of a request's tenant, or take back what was charged too much."""
         self.band_of(ticket).charge(ticket.request.tenant, tokens)
 
-    def note_dispatch(self, ticket: Ticket) -> None:
-        """Keep the account of the minimum share: 5 % of what others get while the band waits."""
-        if self.band_of(ticket) is self._last_kept():
-            self._owed_tokens = max(0.0, self._owed_tokens - ticket.request.prompt_tokens)
+    def note_dispatch(self, ticket: Ticket, now_s: float) -> None:
+        """Keep the account of the minimum share: 5 % of what others get while somebody waits.
+
+        Who has starved goes on credit, which the dispatches of others pay back; the band takes what is there.
+        """
+        request, owed = ticket.request, self._owed_tokens
+        if now_s - request.arrival_s >= self._starvation_s:
+            self._owed_tokens = owed - request.prompt_tokens
+        elif self._by_priority.get(request.priority) is self._last_kept():
+            self._owed_tokens = max(min(owed, 0.0), owed - request.prompt_tokens)
         else:
-            self._owed_tokens += self._minimum_share * ticket.request.prompt_tokens
+            self._owed_tokens = owed + self._minimum_share * request.prompt_tokens
 
     def newest_sheddable(self, priority: int) -> Ticket | None:
         """Return the newest sheddable request of the least urgent band below ``priority``."""
