@@ -58,6 +58,7 @@ class Backend:
         self._step_fit = LineFit(1.0)
         self._first_tokens = self._finished = 0
         self._prefilled_tokens = 0
+        self._slot_s = self._slot_at_s = 0.0
         self._tpot_limits_s: dict[float, int] = {}
 
     @property
@@ -83,6 +84,7 @@ class Backend:
     def admit(self, ticket: Ticket, now_s: float) -> None:
         """Take a request's shares."""
         ledger = self.ledger
+        self._slot_seconds(now_s)
         ledger.admit(ticket)
         ticket.backend = self
         ticket.dispatched_s = now_s
@@ -92,11 +94,16 @@ class Backend:
         self._tpot_limits_s[limit_s] = self._tpot_limits_s.get(limit_s, 0) + 1
 
     def first_token(self, ticket: Ticket, now_s: float) -> None:
-        """Learn from a first token, and give its prefill share back."""
+        """Learn from a first token, and give its prefill share back.
+
+        What does not stream shows its first token with its last, which tells nothing of the prefill.
+        """
         self.end_prefill(ticket)
+        if not ticket.request.streams:
+            return
         ticket.first_s = self.last_first_token_s = now_s
-        delay_s = now_s - ticket.dispatched_s
-        self._prefill_fit.add(ticket.flight_tokens, delay_s)
+        ticket.first_mark_tokens, ticket.first_slot_s = self._prefilled_tokens, self._slot_seconds(now_s)
+        self._prefill_fit.add(ticket.flight_tokens, now_s - ticket.dispatched_s)
         self.feedback.first_token(ticket, now_s, self.rates.known)
         self._first_tokens += 1
         if self._first_tokens % _REFIT == 0:
@@ -109,12 +116,12 @@ class Backend:
         tokens = ticket.held_prefill_tokens
         self.ledger.end_prefill(ticket)
         self._prefilled_tokens += tokens
-        ticket.first_mark_tokens, ticket.first_slots = self._prefilled_tokens, self.ledger.decode_slots
         self._note(-tokens)
 
     def release(self, ticket: Ticket, now_s: float) -> None:
         """Give everything back, and learn the time per token."""
-        running, tokens = self.ledger.decode_slots, ticket.held_prefill_tokens
+        self._slot_seconds(now_s)
+        tokens = ticket.held_prefill_tokens
         self.ledger.release(ticket)
         self._note(-tokens)
         limit_s = ticket.request.terms.tpot_s
@@ -122,16 +129,25 @@ class Backend:
         if not self._tpot_limits_s[limit_s]:
             del self._tpot_limits_s[limit_s]
         if ticket.tokens > 1 and ticket.first_s <= ticket.last_token_s < INFINITE:
-            self._learn_step(ticket, running, now_s)
+            self._learn_step(ticket, now_s)
 
-    def _learn_step(self, ticket: Ticket, running: int, now_s: float) -> None:
+    def _slot_seconds(self, now_s: float) -> float:
+        """Return the requests that ran so far, each times how long: the difference of two is the mean between."""
+        self._slot_s += self.ledger.decode_slots * (now_s - self._slot_at_s)
+        self._slot_at_s = now_s
+        return self._slot_s
+
+    def _learn_step(self, ticket: Ticket, now_s: float) -> None:
         """Learn what a step costs by how many run; the time that prompts took of the request's steps is left out."""
         steps, span_s = ticket.tokens - 1, ticket.last_token_s - ticket.first_s
         self.feedback.finished(ticket, span_s / steps, now_s)
         self._finished += 1
-        if steps >= _INFORMATIVE_STEPS and self.rates.known and self._finished % _REFIT == 0:
+        if steps < _INFORMATIVE_STEPS or span_s <= 0 or not self.rates.known:
+            return
+        if self._finished % _REFIT == 0:
             prompts_s = (self._prefilled_tokens - ticket.first_mark_tokens) * self._prefill_fit.slope(_BARE)
-            self._step_fit.add((ticket.first_slots + running) / 2, max(0.0, span_s - prompts_s) / steps)
+            running = (self._slot_s - ticket.first_slot_s) / (now_s - ticket.first_s)
+            self._step_fit.add(running, max(0.0, span_s - prompts_s) / steps)
             self._limit_slots()
 
     def _note(self, prefill_tokens: int) -> None:

@@ -98,8 +98,7 @@ class Admission:
         self._tickets[request.id] = ticket
         self._states[request.class_name][State.QUEUED] += 1
         self._predict(ticket, now_s)
-        decisions = self._greet(ticket, now_s) or self._enqueue(ticket, now_s)
-        decisions += self._settle(now_s) + self._make_room(ticket, now_s)
+        decisions = self._greet(ticket, now_s) + self._settle(now_s) + self._make_room(ticket, now_s)
         if ticket.state is State.QUEUED:
             self._arm(ticket)
         return decisions
@@ -160,7 +159,7 @@ class Admission:
         return [self._end(ticket, Reason.DRAINING, now_s) for ticket in waiting]
 
     def _greet(self, newcomer: Ticket, now_s: float) -> list[Decision]:
-        """Answer at once who comes when its time is over, or too late for its first token."""
+        """Answer a newcomer at once or let it wait: its time may be over, or too short for its first token."""
         due_s, reason = newcomer.due()
         if due_s <= now_s and reason is not None:
             return [self._end(newcomer, reason, now_s)]
@@ -169,7 +168,10 @@ class Admission:
             return self._give_up(newcomer, pool.backends[0], now_s)
         # Nobody waits whom it would pass: the way through the queue can be spared.
         backend = pool.place_first(newcomer, now_s) if not newcomer.ahead else None
-        return [self._dispatch(newcomer, backend, now_s)] if backend else []
+        if backend is not None:
+            return [self._dispatch(newcomer, backend, now_s)]
+        self._enqueue(newcomer, now_s)
+        return []
 
     def _settle(self, now_s: float) -> list[Decision]:
         decisions: list[Decision] = []
@@ -247,11 +249,10 @@ class Admission:
             waited_s = now_s - request.arrival_s
             ticket.predicted_s = waited_s + pool.backends[0].ttft_s(share, careful=False)
 
-    def _enqueue(self, ticket: Ticket, now_s: float) -> list[Decision]:
+    def _enqueue(self, ticket: Ticket, now_s: float) -> None:
         ticket.pool.queue.push(ticket)
         self._waiting += 1
         self._drain_meter.begin(now_s)
-        return []
 
     def _arm(self, ticket: Ticket, looked_s: float = -math.inf) -> None:
         if ticket.state is State.QUEUED:

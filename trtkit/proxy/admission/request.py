@@ -117,7 +117,7 @@ class Ticket:
 
     __slots__ = (
         "ahead", "armed_s", "backend", "blocked_by", "dispatched_s", "due_s", "first_mark_tokens", "first_s",
-        "first_slots", "flight_tokens", "held_kv_tokens", "held_prefill_tokens", "kv_need", "lane", "last_token_s",
+        "first_slot_s", "flight_tokens", "held_kv_tokens", "held_prefill_tokens", "kv_need", "lane", "last_token_s",
         "measured", "passed_by", "pool", "predicted_s", "prefilled_s", "relegated", "request", "serial", "share",
         "start_by_s", "state", "threshold", "tokens", "watched", "work_tokens",
     )  # fmt: skip
@@ -151,8 +151,8 @@ class Ticket:
         self.passed_by = 0
         self.tokens = 0
         self.dispatched_s = self.first_s = INFINITE
-        self.first_mark_tokens = self.first_slots = 0
-        """Prompt tokens that its engine had prefilled, and what ran at it, when its first token came."""
+        self.first_mark_tokens, self.first_slot_s = 0, 0.0
+        """Prompt tokens that its engine had prefilled, and its running time so far, when its first token came."""
         self.flight_tokens = 0
         """Prompt tokens in flight at its engine as it was sent, its own included."""
         self.work_tokens = 0.0
