@@ -102,7 +102,18 @@ async def test_names_units_and_labels_are_fixed(front):
     assert all(family.name.startswith("trtkit_proxy_") and family.documentation for family in families)
     labels = {key for family in families for sample in family.samples for key in sample.labels}
     assert labels == {
-        *("model", "class", "outcome", "reason", "dimension", "zone", "le", "constraint", "bucket")
+        *(
+            "model",
+            "class",
+            "outcome",
+            "reason",
+            "dimension",
+            "zone",
+            "le",
+            "constraint",
+            "bucket",
+            "suspicion",
+        )
     }
     assert {family.name for family in families if family.type == "histogram"} == {
         "trtkit_proxy_time_to_first_token_seconds",

@@ -10,13 +10,16 @@ from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.models import OnInfeasible, Order, ServiceClass
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission import (
+    Abort,
     Admission,
     Constraint,
     Dispatch,
+    EngineReport,
     Reason,
     Refuse,
     Request,
     State,
+    Suspicion,
     Terms,
     terms_of,
 )
@@ -396,3 +399,101 @@ def test_the_record_predicts_with_all_that_waits_ahead():
     assert [isinstance(each, Refuse) for each in refusals] == [True, True]
     record = refusals[1].record
     assert (record.ahead, record.predicted_ttft_s) == (1, pytest.approx(0.6, rel=0.1))
+
+
+def stopping_scene(**low) -> Admission:
+    """An engine that has just begun to prefill two seconds of a less urgent prompt."""
+    gate = taught(admission())
+    low = {"sheddable": True, **low}
+    gate.offer(request("batch", 3, prompt=20_000, at=100, **low), 100)
+    return gate
+
+
+def test_a_sheddable_prompt_is_stopped_for_a_more_urgent_one_that_is_late_only_because_of_it():
+    gate = stopping_scene()
+    (abort,) = gate.offer(request("top", prompt=1000, at=100.1, terms=PROMISE), 100.1)
+    assert abort == Abort("batch", Reason.EVICTED)
+    assert gate.expire(100.11) == []
+    assert sent(gate.finish("batch", 100.15)) == ["top"]
+
+
+@pytest.mark.parametrize(
+    ("low", "top"),
+    [
+        ({"sheddable": False}, {}),
+        ({}, {"priority": 3}),
+        ({}, {"terms": Terms(ttft_s=5)}),
+        ({}, {"terms": Terms()}),
+        ({}, {"sheddable": True}),
+    ],
+)
+def test_otherwise_nothing_is_stopped(low, top):
+    gate = stopping_scene(**low)
+    top = {"priority": 1, "terms": PROMISE, **top}
+    assert gate.offer(request("top", prompt=1000, at=100.1, **top), 100.1) == []
+
+
+def test_nothing_is_stopped_after_its_first_token():
+    gate = stopping_scene()
+    gate.first_token("batch", 102)
+    gate.offer(request("more", prompt=5000, at=102), 102)
+    assert gate.offer(request("top", prompt=1000, at=102, terms=PROMISE), 102) == []
+
+
+def report(used=10, free=90, total=100, per=32) -> EngineReport:
+    return EngineReport(used, free, total, per)
+
+
+def foreign(gate: Admission) -> int:
+    return gate.backends[0].ledger.foreign_kv_tokens
+
+
+def test_kv_that_others_hold_tightens_the_zone_slowly_and_is_given_back():
+    gate = admission(kv=3200)
+    gate.observe(0, report(used=50, free=50), 0.0)
+    assert foreign(gate) == 160
+    for n in range(60):
+        gate.observe(0, report(used=50, free=50), 0.2 * n)
+    assert foreign(gate) == pytest.approx(1600, rel=0.02)
+    gate.offer(request("a"), 20)
+    assert gate.offer(request("b", prompt=1450), 20) == []
+    for n in range(60):
+        gate.observe(0, report(used=4, free=96), 30 + 0.2 * n)
+    assert foreign(gate) < 20
+
+
+@pytest.mark.parametrize(
+    ("bad", "suspicion"),
+    [
+        (None, Suspicion.MISSING),
+        (report(used=1, free=1, total=6239), Suspicion.ABSURD),
+        (report(used=-5, free=105), Suspicion.ABSURD),
+        (report(used=float("nan")), Suspicion.ABSURD),
+        (report(total=0, used=0, free=0), Suspicion.ABSURD),
+        (report(per=0), Suspicion.ABSURD),
+    ],
+)
+def test_what_cannot_be_believed_gives_no_room_and_shows(bad, suspicion):
+    gate = admission(kv=3200)
+    for n in range(60):
+        gate.observe(0, report(used=50, free=50), 0.2 * n)
+    before = foreign(gate)
+    for n in range(60):
+        gate.observe(0, bad, 20 + 0.2 * n)
+    assert (foreign(gate), gate.backends[0].signal.suspicion) == (before, suspicion)
+
+
+@pytest.mark.parametrize(
+    ("same", "suspicion"), [(report(), Suspicion.FROZEN), (report(0, 100), Suspicion.ZERO)]
+)
+def test_reports_that_stand_still_while_tokens_flow_are_suspect_but_not_while_idle(same, suspicion):
+    gate = admission()
+    for n in range(30):
+        gate.observe(0, same, 0.2 * n)
+    assert gate.backends[0].signal.suspicion is Suspicion.NONE
+    gate.offer(request("a", at=6), 6)
+    gate.first_token("a", 6.1)
+    gate.observe(0, same, 6.2)
+    assert gate.backends[0].signal.suspicion is suspicion
+    gate.observe(0, report(used=11, free=89), 6.4)
+    assert gate.backends[0].signal.suspicion is Suspicion.NONE

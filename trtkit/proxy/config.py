@@ -31,6 +31,8 @@ class ProxyConfig:
     """``host:port`` of Triton's gRPC endpoint, or ``unix:/path:port`` (the port is part of Triton's socket name)."""
     tokenizer: Path | None = None
     """A ``tokenizer.json``; without one, text prompts are estimated at four bytes per token."""
+    engine_metrics: str | None = None
+    """``host:port`` of Triton's metrics; without it the KV zone goes by the proxy's own account."""
     host: str = "127.0.0.1"
     grpc_port: int = 0
     metrics_port: int = 0
@@ -53,6 +55,10 @@ class ProxyConfig:
                 "give Triton's gRPC address as HOST:PORT, for instance 127.0.0.1:8001, or as unix:/PATH:PORT"
             )
             raise InputError(f"the upstream {self.upstream!r} is no address", hint=hint)
+        metrics = self.engine_metrics
+        if metrics is not None and (not _ADDRESS.fullmatch(metrics) or metrics.startswith("unix:")):
+            hint = "give Triton's metrics address as HOST:PORT, for instance 127.0.0.1:8002"
+            raise InputError(f"the metrics address {metrics!r} is none", hint=hint)
 
     @classmethod
     def from_plan(
@@ -62,6 +68,7 @@ class ProxyConfig:
         *,
         upstream: str,
         tokenizer: Path | None = None,
+        engine_metrics: str | None = None,
         host: str = "127.0.0.1",
         grpc_port: int = 0,
         metrics_port: int = 0,
@@ -75,6 +82,7 @@ class ProxyConfig:
             zones=plan.zones,
             upstream=upstream,
             tokenizer=tokenizer,
+            engine_metrics=engine_metrics,
             host=host,
             grpc_port=grpc_port,
             metrics_port=metrics_port,

@@ -16,6 +16,7 @@ from trtkit.proxy.config import ProxyConfig
 from trtkit.proxy.decisions import DecisionLog, as_json
 from trtkit.proxy.gate import Gate
 from trtkit.proxy.metrics import Metrics
+from trtkit.proxy.sensor import Sensor
 from trtkit.proxy.upstream import Upstream
 from trtkit.proxy.wire.prompt import PromptCounter
 
@@ -37,6 +38,8 @@ class Core:
         self.metrics = Metrics(config.classes, registry)
         self.metrics.watch(admission)
         self.decisions = DecisionLog(self.metrics.decided)
+        address = config.engine_metrics
+        self.sensor = None if address is None else Sensor(address, self.gate.observe)
         self.draining = False
         self.live: set[Exchange] = set()
         self.streams: set[ClientStream] = set()

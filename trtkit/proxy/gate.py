@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trtkit.proxy.admission import Abort, Admission, Decision, Dispatch, Reason, Record, Request
+from trtkit.proxy.admission import Abort, Admission, Decision, Dispatch, EngineReport, Reason, Record, Request
 from trtkit.proxy.ending import Refusal
 
 Clock = Callable[[], float]
@@ -69,6 +69,10 @@ class Gate:
         """Note that the engine has let go of the request."""
         self._entries.pop(request_id)
         self._apply(self.admission.finish(request_id, self._clock()))
+
+    def observe(self, report: EngineReport | None) -> None:
+        """Take in what the engine says of itself."""
+        self._apply(self.admission.observe(0, report, self._clock()))
 
     def drain(self) -> None:
         """Refuse all that wait and all that come."""

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from trtkit.contract.models import ServiceClass
 from trtkit.conventions import ENGINE_MODEL, METRIC_PREFIX, TEXT_MODELS
-from trtkit.proxy.admission import Admission, Constraint, Ledger, Outcome, Reason, Record, State
+from trtkit.proxy.admission import Admission, Constraint, Ledger, Outcome, Reason, Record, State, Suspicion
 from trtkit.proxy.slo import Timeline, Verdict, judge, kept_all
 
 MODELS = (ENGINE_MODEL, *TEXT_MODELS)
@@ -29,6 +29,10 @@ _QUEUE_EDGES_S = f".0001 .001 .005 .01 .025 .05 .1 {_TOTAL_EDGES_S}"
 def _edges(listed_s: str, promised_ms: list[float | None]) -> list[float]:
     """Return bucket edges that include the promises, so that attainment can be read off exactly."""
     return sorted({*map(float, listed_s.split()), *(each / 1000 for each in promised_ms if each is not None)})
+
+
+def _suspects(admission: Admission, suspicion: Suspicion) -> float:
+    return float(any(backend.signal.suspicion is suspicion for backend in admission.backends))
 
 
 def _total(ledgers: Sequence[Ledger], name: str) -> float:
@@ -127,6 +131,14 @@ class Metrics:
             "Measured prompt tokens per second of all engines; 0 until known.",
         )
         rate.set_function(lambda: admission.known_rate)
+        suspect = self._gauge(
+            "engine_report_suspect",
+            "1 while what the engine says of its KV pool is not believed.",
+            "suspicion",
+        )
+        for suspicion in Suspicion:
+            if suspicion is not Suspicion.NONE:
+                suspect.labels(suspicion.value).set_function(partial(_suspects, admission, suspicion))
         used = self._gauge(
             "zone_used", "What is in flight: tokens, or requests in zone decode_slots.", "zone"
         )

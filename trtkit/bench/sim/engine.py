@@ -26,13 +26,15 @@ class EngineModel:
     max_batch_size: int = 256
     kv_tokens: int = 380_000
     tokens_per_block: int = 32
+    cancel_s: float = 0.1
+    """How long a cancelled request goes on: the engine looks for such every 100 ms."""
 
 
 class Job:
     """One request as the engine sees it, and when it got what."""
 
     __slots__ = (
-        "answered", "arrival_s", "class_index", "dispatched_s", "first_s", "key", "last_s", "left_tokens",
+        "answered", "arrival_s", "class_index", "dispatched_s", "engine", "first_s", "key", "last_s", "left_tokens",
         "max_tokens", "output_tokens", "prompt_tokens", "reserved_tokens", "tenant",
     )  # fmt: skip
 
@@ -55,6 +57,7 @@ class Job:
         self.left_tokens = prompt_tokens
         self.reserved_tokens = 0
         self.key = ""
+        self.engine = 0
         self.answered: Reason | None = None
         """Why it was given up, if it was."""
         self.dispatched_s = math.inf
@@ -82,6 +85,7 @@ class Engine:
         self._first_step_s = 0.0
         self._growth_s = 0.0
         self._chunked: list[Job] = []
+        self._cancelled: list[tuple[float, Job]] = []
 
     @property
     def load(self) -> int:
@@ -97,8 +101,12 @@ class Engine:
         elif self._steps > 1:
             self._cut(now_s)
 
+    def cancel(self, job: Job, now_s: float) -> None:
+        """Let a request that is in the engine go on for a while, and then end it without its answer."""
+        self._cancelled.append((now_s + self.model.cancel_s, job))
+
     def advance(self) -> tuple[list[Job], list[Job]]:
-        """End the present stretch; return whose first token came and who is complete."""
+        """End the present stretch; return whose first token came and who is complete or was cancelled."""
         now_s, steps = self.end_s, self._steps
         self._step += steps
         self._context_tokens += steps * len(self._decoding)
@@ -117,8 +125,20 @@ class Engine:
             self._serial += 1
             self._context_tokens += job.prompt_tokens + 1
             heappush(self._decoding, (self._step + job.output_tokens - 1, self._serial, job))
+        if self._cancelled:
+            self._drop(now_s, done)
         self._begin(now_s)
         return first, done
+
+    def _drop(self, now_s: float, done: list[Job]) -> None:
+        """End what was cancelled long enough ago and waits or is being prefilled; what decodes runs to its end."""
+        for entry in [entry for entry in self._cancelled if entry[0] <= now_s]:
+            self._cancelled.remove(entry)
+            for queue in (self._waiting, self._prefilling):
+                if entry[1] in queue:
+                    queue.remove(entry[1])
+                    self.kv_tokens -= entry[1].reserved_tokens
+                    done.append(entry[1])
 
     def _release(self, job: Job, now_s: float, done: list[Job]) -> None:
         job.last_s = now_s

@@ -40,6 +40,7 @@ class Fleet:
     def submit(self, index: int, job: Job, now_s: float) -> None:
         """Send a request to an engine."""
         engine = self.engines[index]
+        job.engine = index
         before_s = engine.end_s
         engine.submit(job, now_s)
         if engine.end_s != before_s:
@@ -111,14 +112,17 @@ class Simulation:
             self._apply(self.admission.first_token(job.key, now_s), now_s)
         for job in done:
             del self._jobs[job.key]
-            self._apply(self.admission.finish(job.key, now_s, tokens=job.output_tokens), now_s)
+            tokens = job.output_tokens if job.last_s < math.inf else None
+            self._apply(self.admission.finish(job.key, now_s, tokens=tokens), now_s)
 
     def _apply(self, decisions: list[Decision], now_s: float) -> None:
         for decision in decisions:
             if isinstance(decision, Dispatch):
                 self.fleet.submit(decision.backend, self._jobs[decision.id], now_s)
             elif isinstance(decision, Abort):
-                self._jobs[decision.id].answered = decision.reason
+                job = self._jobs[decision.id]
+                job.answered = decision.reason
+                self.fleet.engines[job.engine].cancel(job, now_s)
             else:
                 self._jobs.pop(decision.id).answered = decision.reason
 

@@ -11,6 +11,7 @@ from trtkit.proxy.admission.policy import Admission
 from trtkit.proxy.admission.queue import BandQueue
 from trtkit.proxy.admission.record import Constraint, Record
 from trtkit.proxy.admission.request import NO_TERMS, Request, State, Terms, Ticket, TimeLimits, terms_of
+from trtkit.proxy.admission.signal import EngineReport, Suspicion
 
 __all__ = [
     "FIXED_PUSHBACK_MS",
@@ -21,6 +22,7 @@ __all__ = [
     "Constraint",
     "Decision",
     "Dispatch",
+    "EngineReport",
     "Ledger",
     "Outcome",
     "Reason",
@@ -29,6 +31,7 @@ __all__ = [
     "Request",
     "Retry",
     "State",
+    "Suspicion",
     "Terms",
     "Ticket",
     "TimeLimits",

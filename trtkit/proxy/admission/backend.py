@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from trtkit.proxy.admission.feedback import Feedback
 from trtkit.proxy.admission.fit import LineFit
 from trtkit.proxy.admission.ledger import Ledger
 from trtkit.proxy.admission.request import INFINITE, Ticket
+from trtkit.proxy.admission.signal import EngineReport, Signal
 
 if TYPE_CHECKING:
     from trtkit.proxy.admission.pool import Pool
@@ -53,6 +55,12 @@ class Backend:
         self.placed_load = 0.0
         """The load by which its pool has placed it."""
         self.last_first_token_s = -1e9
+        self.signal = Signal()
+        self.sheddable: OrderedDict[str, Ticket] = OrderedDict()
+        """Requests before their first token that may be stopped for a more urgent one, oldest first."""
+        self.stopping = 0
+        """Requests before their first token that were told to stop: room to come."""
+        self._prefill_since_s = 0.0
         self._prefill_s = rules.prefill_ms / 1000
         self._prefill_fit = LineFit(_INFORMATIVE_TOKENS)
         self._step_fit = LineFit(1.0)
@@ -85,10 +93,14 @@ class Backend:
         """Take a request's shares."""
         ledger = self.ledger
         self._slot_seconds(now_s)
+        if not ledger.prefill_tokens:
+            self._prefill_since_s = now_s
         ledger.admit(ticket)
         ticket.backend = self
         ticket.dispatched_s = now_s
         ticket.flight_tokens = ledger.prefill_tokens
+        if ticket.request.sheddable:
+            self.sheddable[ticket.request.id] = ticket
         self._note(ticket.held_prefill_tokens)
         limit_s = ticket.request.terms.tpot_s
         self._tpot_limits_s[limit_s] = self._tpot_limits_s.get(limit_s, 0) + 1
@@ -101,7 +113,7 @@ class Backend:
         self.end_prefill(ticket)
         if not ticket.request.streams:
             return
-        ticket.first_s = self.last_first_token_s = now_s
+        ticket.first_s = self.last_first_token_s = self._prefill_since_s = now_s
         ticket.first_mark_tokens, ticket.first_slot_s = self._prefilled_tokens, self._slot_seconds(now_s)
         self._prefill_fit.add(ticket.flight_tokens, now_s - ticket.dispatched_s)
         self.feedback.first_token(ticket, now_s, self.rates.known)
@@ -114,6 +126,7 @@ class Backend:
     def end_prefill(self, ticket: Ticket) -> None:
         """Give the prefill share back."""
         tokens = ticket.held_prefill_tokens
+        self.sheddable.pop(ticket.request.id, None)
         self.ledger.end_prefill(ticket)
         self._prefilled_tokens += tokens
         self._note(-tokens)
@@ -122,6 +135,8 @@ class Backend:
         """Give everything back, and learn the time per token."""
         self._slot_seconds(now_s)
         tokens = ticket.held_prefill_tokens
+        self.sheddable.pop(ticket.request.id, None)
+        self.stopping -= ticket.stopping
         self.ledger.release(ticket)
         self._note(-tokens)
         limit_s = ticket.request.terms.tpot_s
@@ -130,6 +145,42 @@ class Backend:
             del self._tpot_limits_s[limit_s]
         if ticket.tokens > 1 and ticket.first_s <= ticket.last_token_s < INFINITE:
             self._learn_step(ticket, now_s)
+
+    def victim_for(self, ticket: Ticket, now_s: float) -> Ticket | None:
+        """Return whom to stop so that a more urgent request is in time, if that is what it takes.
+
+        The newest sheddable request before its first token: with it the request would come too late, without it not.
+        """
+        if not self.sheddable or self.stopping or not self.trusts_rate(now_s):
+            return None
+        victim = next(reversed(self.sheddable.values()))
+        if victim.request.priority <= ticket.request.priority:
+            return None
+        done = (now_s - self._prefill_since_s) * self.rates.tokens_per_s
+        with_it = max(0.0, self.ledger.prefill_tokens - done) + ticket.request.prompt_tokens
+        without = max(0.0, with_it - victim.request.prompt_tokens)
+        left_s = ticket.due_s - now_s
+        in_time, too_late = (self.ttft_s(tokens, careful=False) for tokens in (without, with_it))
+        return victim if in_time <= left_s < too_late else None
+
+    def stop(self, ticket: Ticket) -> None:
+        """Note that a request before its first token was told to stop."""
+        self.sheddable.pop(ticket.request.id, None)
+        ticket.stopping = True
+        self.stopping += 1
+        self._note(0)
+
+    def observe(self, report: EngineReport | None, now_s: float) -> None:
+        """Take in what the engine says of itself; nothing that it says gives room."""
+        ledger = self.ledger
+        ledger.foreign_kv_tokens = self.signal.foreign_kv_tokens(
+            report,
+            now_s,
+            own_tokens=ledger.kv_tokens,
+            served=self._first_tokens,
+            most_tokens=ledger.zones.kv_tokens // 2,
+        )
+        self._note(0)
 
     def _slot_seconds(self, now_s: float) -> float:
         """Return the requests that ran so far, each times how long: the difference of two is the mean between."""

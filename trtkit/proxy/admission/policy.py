@@ -17,6 +17,7 @@ from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Reason, Retry
 from trtkit.proxy.admission.pool import Pool
 from trtkit.proxy.admission.record import Constraint, Record, bucket_of
 from trtkit.proxy.admission.request import Request, State, Ticket
+from trtkit.proxy.admission.signal import EngineReport
 
 _IN_FLIGHT = (State.PREFILLING, State.DECODING)
 _OUTPUT_WEIGHT = 4
@@ -152,6 +153,11 @@ class Admission:
         """Return when :meth:`expire` is to be called next, if ever; it may then find nothing to do."""
         return self._timers[0][0] if self._timers else None
 
+    def observe(self, backend: int, report: EngineReport | None, now_s: float) -> list[Decision]:
+        """Take in what an engine says of itself, or that it says nothing."""
+        self.backends[backend].observe(report, now_s)
+        return self._settle(now_s)
+
     def drain(self, now_s: float) -> list[Decision]:
         """Refuse all that wait and all that will come; what runs goes on."""
         self.draining = True
@@ -184,6 +190,8 @@ class Admission:
                     decisions += self._give_up(ticket, backend, now_s)
                 else:
                     decisions.append(self._dispatch(ticket, backend, now_s))
+            if pool.queue.length and (victim := pool.victim(now_s)):
+                decisions.append(self._end(victim, Reason.EVICTED, now_s))
         return decisions
 
     def _next(self, pool: Pool, now_s: float) -> tuple[Ticket, Backend] | None:
@@ -307,6 +315,8 @@ class Admission:
     def _end(self, ticket: Ticket, reason: Reason, now_s: float) -> Decision:
         request = ticket.request
         if ticket.state in _IN_FLIGHT:
+            if ticket.state is State.PREFILLING:
+                backend_of(ticket).stop(ticket)
             self._move(ticket, State.CANCELLING)
             return Abort(request.id, reason)
         self._dequeue(ticket)

@@ -11,7 +11,7 @@ from trtkit.proxy.admission.backend import Backend
 from trtkit.proxy.admission.lane import Band, take_out
 from trtkit.proxy.admission.queue import BandQueue
 from trtkit.proxy.admission.record import Constraint
-from trtkit.proxy.admission.request import Ticket
+from trtkit.proxy.admission.request import INFINITE, Ticket
 
 _CANDIDATES = 8
 """Engines that are asked for a place, least loaded first."""
@@ -27,6 +27,8 @@ class Pool:
             backend.pool = self
         self.prefill_tokens = 0
         """In flight at all its engines."""
+        self.stoppable: dict[int, Backend] = {}
+        """Engines with sheddable requests before their first token."""
         self._version = 0
         self._blocked_at = (-1, 0, True)
         """Version of engines and queue at which nobody could go: nobody can until one of them changes."""
@@ -49,6 +51,10 @@ class Pool:
     def note(self, backend: Backend, prefill_tokens: int) -> None:
         """Put an engine in its place after its load has changed by so many prompt tokens."""
         self.prefill_tokens += prefill_tokens
+        if backend.sheddable:
+            self.stoppable[backend.index] = backend
+        else:
+            self.stoppable.pop(backend.index, None)
         self._version += 1
         if self._only is None:
             take_out(self._by_load, (backend.placed_load, backend.index, backend))
@@ -61,6 +67,17 @@ class Pool:
             return None
         placed = self._place(ticket, ticket.share)
         return placed[1] if placed else None
+
+    def victim(self, now_s: float) -> Ticket | None:
+        """Return whom to stop, before its first token, so that the next of the most urgent band comes in time."""
+        if not self.stoppable:
+            return None
+        band = self.queue.first()
+        head = band.head(shortest_first=self._shortest_first(band, now_s))
+        if head.due_s == INFINITE or head.request.sheddable or head.blocked_by is not Constraint.PREFILL:
+            return None
+        found = (backend.victim_for(head, now_s) for backend in list(self.stoppable.values())[:_CANDIDATES])
+        return next((victim for victim in found if victim), None)
 
     def next(self, now_s: float, queue: BandQueue) -> tuple[Ticket, Backend] | None:
         """Return who of a queue is to go now and where to, or nobody.

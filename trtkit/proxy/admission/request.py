@@ -119,7 +119,7 @@ class Ticket:
         "ahead", "armed_s", "backend", "blocked_by", "dispatched_s", "due_s", "first_mark_tokens", "first_s",
         "first_slot_s", "flight_tokens", "held_kv_tokens", "held_prefill_tokens", "kv_need", "lane", "last_token_s",
         "measured", "passed_by", "pool", "predicted_s", "prefilled_s", "relegated", "request", "serial", "share",
-        "start_by_s", "state", "threshold", "tokens", "watched", "work_tokens",
+        "start_by_s", "state", "stopping", "threshold", "tokens", "watched", "work_tokens",
     )  # fmt: skip
 
     def __init__(self, request: Request, kv_need: int, pool: Pool) -> None:
@@ -149,6 +149,8 @@ class Ticket:
         self.backend: Backend | None = None
         self.relegated = False
         self.passed_by = 0
+        self.stopping = False
+        """Whether it was told to stop before its first token."""
         self.tokens = 0
         self.dispatched_s = self.first_s = INFINITE
         self.first_mark_tokens, self.first_slot_s = 0, 0.0
