@@ -497,3 +497,17 @@ def test_reports_that_stand_still_while_tokens_flow_are_suspect_but_not_while_id
     assert gate.backends[0].signal.suspicion is suspicion
     gate.observe(0, report(used=11, free=89), 6.4)
     assert gate.backends[0].signal.suspicion is Suspicion.NONE
+
+
+def test_a_class_that_is_served_late_as_well_is_not_timed_out_by_its_promise():
+    promises = {each: ServiceClass(priority=1, ttft_ms=500.0, on_infeasible=each) for each in OnInfeasible}
+    assert [promises[each].queue_limit_ms for each in OnInfeasible] == [500.0, None, None]
+
+
+def test_what_relegates_does_so_at_its_promise_even_if_no_rate_is_known():
+    gate = admission(slots=1)
+    gate.offer(request("running"), 0)
+    gate.offer(request("late", terms=Terms(ttft_s=0.5, on_infeasible=OnInfeasible.RELEGATE)), 0)
+    gate.offer(request("low", 9), 0)
+    assert gate.expire(0.6) == []
+    assert order_of(gate, "running", 0.7) == ["low", "late"]

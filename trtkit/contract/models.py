@@ -158,7 +158,7 @@ class Timeouts(_Section):
     """Hard ends of a request. Each is its own clock; when one runs out the request is cancelled upstream."""
 
     queue_ms: Milliseconds | None = None
-    """Longest wait in the proxy's queue; left out, the TTFT promise (waiting longer has already broken it)."""
+    """Longest wait in the proxy's queue; left out, the TTFT promise where ``on_infeasible`` is ``reject``."""
     first_token_ms: Milliseconds | None = None
     """From arrival to first token."""
     inter_token_ms: Milliseconds | None = None
@@ -197,8 +197,10 @@ class ServiceClass(_Section):
 
     @property
     def queue_limit_ms(self) -> float | None:
-        """Effective limit of the wait in the queue."""
-        return self.timeouts.queue_ms if self.timeouts.queue_ms is not None else self.ttft_ms
+        """Effective limit of the wait in the queue; a class that is served late as well has none of itself."""
+        if self.timeouts.queue_ms is not None:
+            return self.timeouts.queue_ms
+        return self.ttft_ms if self.on_infeasible is OnInfeasible.REJECT else None
 
     @property
     def inter_token_limit_ms(self) -> float:

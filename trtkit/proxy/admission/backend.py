@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 ASSUMED_S = 0.4
 """Time in which an engine is taken to drain full zones until it was measured: 1.5 steps of packed tokens."""
 _INFORMATIVE_TOKENS = 500
-"""Fewer prompt tokens tell nothing of the rate: their time is the step's own."""
+"""Fewer prompt tokens than that, or half a step, tell nothing of the rate: their time is the step's own."""
 _REFIT = 4
 """Requests after which the rates are read off the fits again."""
 _INFORMATIVE_STEPS = 8
 _STALE_S = 10.0
-"""Without a first token for so long, a measured rate refuses nobody who would find the engine empty."""
+"""Without a first token for so long, and with none to come, a measured rate refuses nobody."""
 _TPOT_MARGIN = 0.9
 _BARE = 0.1
 _CAREFUL = 0.7
@@ -62,7 +62,7 @@ class Backend:
         """Requests before their first token that were told to stop: room to come."""
         self._prefill_since_s = 0.0
         self._prefill_s = rules.prefill_ms / 1000
-        self._prefill_fit = LineFit(_INFORMATIVE_TOKENS)
+        self._prefill_fit = LineFit(min(_INFORMATIVE_TOKENS, zones.prefill_tokens / 3))
         self._step_fit = LineFit(1.0)
         self._first_tokens = self._finished = 0
         self._prefilled_tokens = 0
@@ -87,7 +87,7 @@ class Backend:
         """Tell whether the rate may refuse somebody: a stale one would lock everybody out of an idle engine."""
         if not self.rates.known:
             return False
-        return self.ledger.decode_slots > 0 or now_s - self.last_first_token_s < _STALE_S
+        return self.ledger.prefill_tokens > 0 or now_s - self.last_first_token_s < _STALE_S
 
     def admit(self, ticket: Ticket, now_s: float) -> None:
         """Take a request's shares."""
@@ -101,7 +101,7 @@ class Backend:
         ticket.flight_tokens = ledger.prefill_tokens
         if ticket.request.sheddable:
             self.sheddable[ticket.request.id] = ticket
-        self._note(ticket.held_prefill_tokens)
+        self._note(ticket.held_prefill_tokens, 1)
         limit_s = ticket.request.terms.tpot_s
         self._tpot_limits_s[limit_s] = self._tpot_limits_s.get(limit_s, 0) + 1
 
@@ -138,7 +138,7 @@ class Backend:
         self.sheddable.pop(ticket.request.id, None)
         self.stopping -= ticket.stopping
         self.ledger.release(ticket)
-        self._note(-tokens)
+        self._note(-tokens, -1)
         limit_s = ticket.request.terms.tpot_s
         self._tpot_limits_s[limit_s] -= 1
         if not self._tpot_limits_s[limit_s]:
@@ -168,7 +168,7 @@ class Backend:
         self.sheddable.pop(ticket.request.id, None)
         ticket.stopping = True
         self.stopping += 1
-        self._note(0)
+        self._note()
 
     def observe(self, report: EngineReport | None, now_s: float) -> None:
         """Take in what the engine says of itself; nothing that it says gives room."""
@@ -180,7 +180,7 @@ class Backend:
             served=self._first_tokens,
             most_tokens=ledger.zones.kv_tokens // 2,
         )
-        self._note(0)
+        self._note()
 
     def _slot_seconds(self, now_s: float) -> float:
         """Return the requests that ran so far, each times how long: the difference of two is the mean between."""
@@ -201,10 +201,10 @@ class Backend:
             self._step_fit.add(running, max(0.0, span_s - prompts_s) / steps)
             self._limit_slots()
 
-    def _note(self, prefill_tokens: int) -> None:
+    def _note(self, prefill_tokens: int = 0, requests: int = 0) -> None:
         """Tell the pool of a change of load."""
         if self.pool is not None:
-            self.pool.note(self, prefill_tokens)
+            self.pool.note(self, prefill_tokens, requests)
 
     def _refit(self) -> None:
         fit, rates = self._prefill_fit, self.rates

@@ -170,8 +170,8 @@ class Admission:
         if due_s <= now_s and reason is not None:
             return [self._end(newcomer, reason, now_s)]
         pool = newcomer.pool
-        if self._is_hopeless(newcomer, pool.backends[0], now_s):
-            return self._give_up(newcomer, pool.backends[0], now_s)
+        if self._is_hopeless(newcomer, pool.nearest, now_s):
+            return self._give_up(newcomer, pool.nearest, now_s)
         # Nobody waits whom it would pass: the way through the queue can be spared.
         backend = pool.place_first(newcomer, now_s) if not newcomer.ahead else None
         if backend is not None:
@@ -218,18 +218,18 @@ class Admission:
 
     def _look(self, ticket: Ticket, now_s: float) -> list[Decision]:
         """Look at a request that waits so late that its first token may not come in time any more."""
-        backend = ticket.pool.backends[0]
+        backend = ticket.pool.nearest
         if self._is_hopeless(ticket, backend, now_s):
             return self._give_up(ticket, backend, now_s)
         self._arm(ticket, now_s)
         return []
 
     def _is_hopeless(self, ticket: Ticket, backend: Backend, now_s: float) -> bool:
-        if ticket.due_s == math.inf or not backend.trusts_rate(now_s):
+        """Tell whether a first token would come too late even if nothing else was there to do."""
+        if ticket.due_s == math.inf or ticket.request.terms.on_infeasible is OnInfeasible.QUEUE:
             return False
-        if ticket.request.terms.on_infeasible is OnInfeasible.QUEUE:
-            return False
-        return now_s + self._alone_s(ticket, backend) > ticket.due_s
+        needs_s = self._alone_s(ticket, backend) if backend.trusts_rate(now_s) else 0.0
+        return now_s + needs_s > ticket.due_s
 
     def _alone_s(self, ticket: Ticket, backend: Backend) -> float:
         """Return the time to the first token of an engine that has nothing else to do, with the margin."""
@@ -251,11 +251,11 @@ class Admission:
     def _predict(self, ticket: Ticket, now_s: float) -> None:
         request, pool = ticket.request, ticket.pool
         ticket.ahead = pool.queue.ahead(request.priority)
-        if pool.backends[0].rates.known:
+        if pool.nearest.rates.known:
             tokens = pool.prefill_tokens + pool.queue.tokens_ahead(request.priority)
             share = tokens / len(pool.backends) + request.prompt_tokens
             waited_s = now_s - request.arrival_s
-            ticket.predicted_s = waited_s + pool.backends[0].ttft_s(share, careful=False)
+            ticket.predicted_s = waited_s + pool.nearest.ttft_s(share, careful=False)
 
     def _enqueue(self, ticket: Ticket, now_s: float) -> None:
         ticket.pool.queue.push(ticket)
@@ -272,11 +272,11 @@ class Admission:
 
     def _start_by_s(self, ticket: Ticket, looked_s: float) -> float:
         """Return when a request that waits is to be looked at: when it would be late even on an idle engine."""
-        backend = ticket.pool.backends[0]
-        waits = ticket.request.terms.on_infeasible is OnInfeasible.QUEUE
-        if ticket.due_s == math.inf or waits or not backend.rates.known:
+        backend = ticket.pool.nearest
+        if ticket.due_s == math.inf or ticket.request.terms.on_infeasible is OnInfeasible.QUEUE:
             return math.inf
-        return max(ticket.due_s - self._alone_s(ticket, backend), looked_s) + _LOOK_AGAIN_S
+        needs_s = self._alone_s(ticket, backend) if backend.rates.known else 0.0
+        return max(ticket.due_s - needs_s, looked_s) + _LOOK_AGAIN_S
 
     def _dispatch(self, ticket: Ticket, backend: Backend, now_s: float) -> Dispatch:
         request, queue = ticket.request, ticket.pool.queue

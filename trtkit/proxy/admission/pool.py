@@ -27,6 +27,7 @@ class Pool:
             backend.pool = self
         self.prefill_tokens = 0
         """In flight at all its engines."""
+        self._running = 0
         self.stoppable: dict[int, Backend] = {}
         """Engines with sheddable requests before their first token."""
         self._version = 0
@@ -41,16 +42,22 @@ class Pool:
     @property
     def idle(self) -> bool:
         """Whether nothing waits and nothing is in flight."""
-        return not self.queue.length and all(not each.ledger.decode_slots for each in self.backends)
+        return not self.queue.length and not self._running
+
+    @property
+    def nearest(self) -> Backend:
+        """The engine that a request would go to if it could."""
+        return self._only or self._by_load[0][2]
 
     @property
     def rate(self) -> float:
-        """Prompt tokens per second of all its engines, taking each for as fast as the first."""
-        return self.backends[0].rates.tokens_per_s * self._count
+        """Prompt tokens per second of all its engines, taking each for as fast as the nearest."""
+        return self.nearest.rates.tokens_per_s * self._count
 
-    def note(self, backend: Backend, prefill_tokens: int) -> None:
-        """Put an engine in its place after its load has changed by so many prompt tokens."""
+    def note(self, backend: Backend, prefill_tokens: int, requests: int) -> None:
+        """Put an engine in its place after its load has changed by so many prompt tokens and requests."""
         self.prefill_tokens += prefill_tokens
+        self._running += requests
         if backend.sheddable:
             self.stoppable[backend.index] = backend
         else:

@@ -179,7 +179,7 @@ class Ticket:
             look_s = self.prefilled_s
             if state is State.QUEUED:
                 look_s = self.start_by_s
-                queue_s = RELEGATED_QUEUE_S if self.relegated else limits.queue_s
+                queue_s = min(limits.queue_s, RELEGATED_QUEUE_S) if self.relegated else limits.queue_s
                 if request.arrival_s + queue_s < at_s:
                     at_s, reason = request.arrival_s + queue_s, Reason.QUEUE_TIMEOUT
         if end_s < at_s:
