@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.bench.chart import bars
 from trtkit.bench.sim.engine import EngineModel
-from trtkit.bench.sim.study import FULL, Cell, Policy, bounds, compare, interval
+from trtkit.bench.sim.study import CLASSES, FULL, Cell, Policy, bounds, compare, interval
 from trtkit.contract.models import OnInfeasible, Order
 
 GOALS = {4: 0.85, 6: 0.78, 8: 0.76, 12: 0.71}
@@ -24,6 +24,7 @@ KV_STRETCH = {4: 0.93, 6: 0.88, 8: 0.85}
 REQUESTS_PER_S = 20_000
 SMALL_KV = EngineModel(kv_tokens=60_000)
 
+SHEDDABLE = {**CLASSES, "batch": CLASSES["batch"].model_copy(update={"sheddable": True})}
 PASS_THROUGH = Policy("pass-through", proxied=False)
 ABLATIONS = (
     FULL.with_classes("without bands", priority=1),
@@ -39,6 +40,7 @@ ABLATIONS = (
     FULL.with_rules("no refusal margin", refusal_margin=1.0),
     FULL.with_rules("prefill 200 ms", prefill_ms=200.0),
     FULL.with_rules("hold-back 1 / .9 / .3", holdback=(1.0, 0.9, 0.3)),
+    Policy("batch may be stopped", classes=SHEDDABLE),
 )
 
 
@@ -143,10 +145,13 @@ def _show_goals(cells, goals, stretch) -> None:
 
 
 def _speed() -> float:
-    cell = Cell(8.0, duration_s=2000.0)
-    started_s = time.process_time()
-    requests = FULL.run(cell, 1).requests
-    return requests / (time.process_time() - started_s)
+    """Return simulated requests per CPU second, the best of three: the machine has neighbours."""
+    best = 0.0
+    for _ in range(3):
+        started_s = time.process_time()
+        requests = FULL.run(Cell(8.0, duration_s=1000.0), 1).requests
+        best = max(best, requests / (time.process_time() - started_s))
+    return best
 
 
 def _write(folder: Path, report: dict) -> None:

@@ -24,7 +24,7 @@ class BandQueue:
         """Most urgent first."""
         self.length = 0
         self.version = 0
-        """Changes when somebody comes or goes."""
+        """Changes when somebody goes, or comes who may be next: nobody passes a more urgent band."""
         self._next_starved_s = math.inf
         """Nobody has starved before."""
 
@@ -38,9 +38,10 @@ class BandQueue:
         if band is None:
             band = self._by_priority[priority] = Band(priority)
             insort(self.bands, band, key=lambda each: each.priority)
+        if not self.length or priority <= self.first().priority:
+            self.version += 1
         band.push(ticket)
         self.length += 1
-        self.version += 1
         self._next_starved_s = min(self._next_starved_s, ticket.request.arrival_s + self._starvation_s)
 
     def remove(self, ticket: Ticket) -> None:
