@@ -159,7 +159,7 @@ def test_the_inter_token_limit_restarts_at_each_token_without_new_timers():
     for n in range(1, 600):
         gate.token("a", n * 0.125)
         assert gate.expire(n * 0.125) == []
-        assert len(gate._timers) <= 2
+        assert len(gate._timers._entries) <= 2
     assert gate.expire(76.8) == []
     assert gate.expire(76.875) == [Abort("a", Reason.INTER_TOKEN_TIMEOUT)]
 

@@ -16,6 +16,7 @@ _SENTENCES = {
     "prefill": "prompt tokens in flight: {measured:.0f} with it, {threshold:.0f} allowed",
     "kv": "tokens in the KV pool: {measured:.0f} with it, {threshold:.0f} allowed",
     "decode": "running requests: {measured:.0f} with it, {threshold:.1f} allowed",
+    "order": "{measured:.0f} requests went before it",
     "queue": "requests in the queue: {measured:.0f}, {threshold:.0f} allowed",
     "promise": "its first token needs {measured:.3f} s on an idle engine, {threshold:.3f} s were left",
 }

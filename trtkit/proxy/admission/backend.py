@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trtkit.contract.models import Admission as AdmissionRules
+from trtkit.contract.models import OnInfeasible
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission.feedback import Feedback
 from trtkit.proxy.admission.fit import LineFit
@@ -26,6 +27,8 @@ _REFIT = 4
 _INFORMATIVE_STEPS = 8
 _STALE_S = 10.0
 """Without a first token for so long, and with none to come, a measured rate refuses nobody."""
+_JUST_AFTER_S = 1e-3
+_LOOK_AGAIN_S = 0.02
 _TPOT_MARGIN = 0.9
 _BARE = 0.1
 _CAREFUL = 0.7
@@ -61,6 +64,7 @@ class Backend:
         self.stopping = 0
         """Requests before their first token that were told to stop: room to come."""
         self._prefill_since_s = 0.0
+        self._margin = rules.refusal_margin
         self._prefill_s = rules.prefill_ms / 1000
         self._prefill_fit = LineFit(min(_INFORMATIVE_TOKENS, zones.prefill_tokens / 3))
         self._step_fit = LineFit(1.0)
@@ -82,6 +86,25 @@ class Backend:
         rates = self.rates
         rate = rates.careful_tokens_per_s if careful else rates.tokens_per_s
         return rates.level_s + prompt_tokens / rate
+
+    def alone_s(self, ticket: Ticket) -> float:
+        """Predict the time to a first token if the engine had nothing else to do, with the margin."""
+        request = ticket.request
+        return self.ttft_s(self._margin * request.prompt_tokens, careful=request.sheddable)
+
+    def is_hopeless(self, ticket: Ticket, now_s: float) -> bool:
+        """Tell whether a first token would come too late even if nothing else was there to do."""
+        if ticket.due_s == INFINITE or ticket.request.terms.on_infeasible is OnInfeasible.QUEUE:
+            return False
+        needs_s = self.alone_s(ticket) if self.trusts_rate(now_s) else 0.0
+        return now_s + needs_s > ticket.due_s
+
+    def start_by_s(self, ticket: Ticket, looked_s: float) -> float:
+        """Return when a request that waits may have become hopeless; a while after it was looked at last."""
+        if ticket.due_s == INFINITE or ticket.request.terms.on_infeasible is OnInfeasible.QUEUE:
+            return INFINITE
+        needs_s = self.alone_s(ticket) if self.rates.known else 0.0
+        return max(ticket.due_s - needs_s + _JUST_AFTER_S, looked_s + _LOOK_AGAIN_S)
 
     def trusts_rate(self, now_s: float) -> bool:
         """Tell whether the rate may refuse somebody: a stale one would lock everybody out of an idle engine."""

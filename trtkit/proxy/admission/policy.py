@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
 from collections import defaultdict
 
@@ -11,19 +9,19 @@ from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.models import OnInfeasible
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission.backend import Backend, backend_of
-from trtkit.proxy.admission.decision import Abort, Decision, Dispatch, Refuse
+from trtkit.proxy.admission.decision import Abort, Decision, Dispatch, Refuse, record_of
 from trtkit.proxy.admission.drain import DrainMeter
 from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Reason, Retry
 from trtkit.proxy.admission.pool import Pool
-from trtkit.proxy.admission.record import Constraint, Record, bucket_of
+from trtkit.proxy.admission.record import Constraint
 from trtkit.proxy.admission.request import Request, State, Ticket
 from trtkit.proxy.admission.signal import EngineReport
+from trtkit.proxy.admission.timers import Timers
 
 _IN_FLIGHT = (State.PREFILLING, State.DECODING)
 _OUTPUT_WEIGHT = 4
 """What an output token costs its tenant, in prompt tokens."""
 _OUTPUT_MEMORY = 0.95
-_LOOK_AGAIN_S = 1e-3
 
 
 class Admission:
@@ -47,8 +45,7 @@ class Admission:
         self.draining = False
         self._drain_meter = DrainMeter(zones)
         self._tickets: dict[str, Ticket] = {}
-        self._timers: list[tuple[float, int, Ticket]] = []
-        self._sequence = itertools.count()
+        self._timers = Timers()
         self._states: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(State))
         self._outputs: dict[str, float] = {}
         self._waiting = 0
@@ -95,10 +92,11 @@ class Admission:
         if self.draining:
             return [self._refusal(ticket, Reason.DRAINING, now_s)]
         if not ledger.could_fit(request):
+            ticket.bind(Constraint.KV, ticket.kv_need, ledger.kv_limit)
             return [self._refusal(ticket, Reason.TOO_LONG, now_s)]
         self._tickets[request.id] = ticket
         self._states[request.class_name][State.QUEUED] += 1
-        self._predict(ticket, now_s)
+        pool.predict(ticket, now_s)
         decisions = self._greet(ticket, now_s) + self._settle(now_s) + self._make_room(ticket, now_s)
         if ticket.state is State.QUEUED:
             self._arm(ticket)
@@ -151,7 +149,7 @@ class Admission:
 
     def next_expiry_s(self) -> float | None:
         """Return when :meth:`expire` is to be called next, if ever; it may then find nothing to do."""
-        return self._timers[0][0] if self._timers else None
+        return self._timers.next_s()
 
     def observe(self, backend: int, report: EngineReport | None, now_s: float) -> list[Decision]:
         """Take in what an engine says of itself, or that it says nothing."""
@@ -170,7 +168,7 @@ class Admission:
         if due_s <= now_s and reason is not None:
             return [self._end(newcomer, reason, now_s)]
         pool = newcomer.pool
-        if self._is_hopeless(newcomer, pool.nearest, now_s):
+        if pool.nearest.is_hopeless(newcomer, now_s):
             return self._give_up(newcomer, pool.nearest, now_s)
         # Nobody waits whom it would pass: the way through the queue can be spared.
         backend = pool.place_first(newcomer, now_s) if not newcomer.ahead else None
@@ -181,12 +179,12 @@ class Admission:
 
     def _settle(self, now_s: float) -> list[Decision]:
         decisions: list[Decision] = []
-        while self._timers and self._timers[0][0] <= now_s:
-            decisions += self._fire(*heapq.heappop(self._timers)[::2], now_s)
+        while due := self._timers.pop(now_s):
+            decisions += self._fire(*due, now_s)
         for pool in self.pools:
             while chosen := self._next(pool, now_s):
                 ticket, backend = chosen
-                if self._is_hopeless(ticket, backend, now_s):
+                if backend.is_hopeless(ticket, now_s):
                     decisions += self._give_up(ticket, backend, now_s)
                 else:
                     decisions.append(self._dispatch(ticket, backend, now_s))
@@ -200,14 +198,7 @@ class Admission:
             return pool.next(now_s, self.pools[0].queue)
         return pool.next(now_s, pool.queue)
 
-    def _fire(self, entry_s: float, ticket: Ticket, now_s: float) -> list[Decision]:
-        if entry_s != ticket.armed_s:
-            return []
-        ticket.armed_s = math.inf
-        due_s, reason = ticket.due()
-        if due_s > now_s:
-            self._arm(ticket)
-            return []
+    def _fire(self, ticket: Ticket, reason: Reason | None, now_s: float) -> list[Decision]:
         if reason is not None:
             return [self._end(ticket, reason, now_s)]
         if ticket.state is State.QUEUED:
@@ -219,28 +210,16 @@ class Admission:
     def _look(self, ticket: Ticket, now_s: float) -> list[Decision]:
         """Look at a request that waits so late that its first token may not come in time any more."""
         backend = ticket.pool.nearest
-        if self._is_hopeless(ticket, backend, now_s):
+        if backend.is_hopeless(ticket, now_s):
             return self._give_up(ticket, backend, now_s)
         self._arm(ticket, now_s)
         return []
 
-    def _is_hopeless(self, ticket: Ticket, backend: Backend, now_s: float) -> bool:
-        """Tell whether a first token would come too late even if nothing else was there to do."""
-        if ticket.due_s == math.inf or ticket.request.terms.on_infeasible is OnInfeasible.QUEUE:
-            return False
-        needs_s = self._alone_s(ticket, backend) if backend.trusts_rate(now_s) else 0.0
-        return now_s + needs_s > ticket.due_s
-
-    def _alone_s(self, ticket: Ticket, backend: Backend) -> float:
-        """Return the time to the first token of an engine that has nothing else to do, with the margin."""
-        request = ticket.request
-        return backend.ttft_s(self.rules.refusal_margin * request.prompt_tokens, careful=request.sheddable)
-
     def _give_up(self, ticket: Ticket, backend: Backend, now_s: float) -> list[Decision]:
         """Refuse what cannot come in time, or let it wait behind all others without a promise."""
-        ticket.blocked_by = Constraint.PROMISE
-        ticket.measured, ticket.threshold = self._alone_s(ticket, backend), ticket.due_s - now_s
-        if ticket.request.terms.on_infeasible is OnInfeasible.REJECT:
+        ticket.bind(Constraint.PROMISE, backend.alone_s(ticket), ticket.due_s - now_s)
+        full = self._waiting > self.rules.max_queue
+        if full or ticket.request.terms.on_infeasible is OnInfeasible.REJECT:
             return [self._end(ticket, Reason.HOPELESS, now_s)]
         self._dequeue(ticket)
         ticket.relegated, ticket.due_s = True, math.inf
@@ -248,35 +227,17 @@ class Admission:
         self._arm(ticket)
         return []
 
-    def _predict(self, ticket: Ticket, now_s: float) -> None:
-        request, pool = ticket.request, ticket.pool
-        ticket.ahead = pool.queue.ahead(request.priority)
-        if pool.nearest.rates.known:
-            tokens = pool.prefill_tokens + pool.queue.tokens_ahead(request.priority)
-            share = tokens / len(pool.backends) + request.prompt_tokens
-            waited_s = now_s - request.arrival_s
-            ticket.predicted_s = waited_s + pool.nearest.ttft_s(share, careful=False)
-
     def _enqueue(self, ticket: Ticket, now_s: float) -> None:
+        if ticket.blocked_by is Constraint.NONE:
+            ticket.bind(Constraint.ORDER, ticket.ahead, 0)
         ticket.pool.queue.push(ticket)
         self._waiting += 1
         self._drain_meter.begin(now_s)
 
     def _arm(self, ticket: Ticket, looked_s: float = -math.inf) -> None:
         if ticket.state is State.QUEUED:
-            ticket.start_by_s = self._start_by_s(ticket, looked_s)
-        due_s, _ = ticket.due()
-        if due_s < ticket.armed_s:
-            ticket.armed_s = due_s
-            heapq.heappush(self._timers, (due_s, next(self._sequence), ticket))
-
-    def _start_by_s(self, ticket: Ticket, looked_s: float) -> float:
-        """Return when a request that waits is to be looked at: when it would be late even on an idle engine."""
-        backend = ticket.pool.nearest
-        if ticket.due_s == math.inf or ticket.request.terms.on_infeasible is OnInfeasible.QUEUE:
-            return math.inf
-        needs_s = self._alone_s(ticket, backend) if backend.rates.known else 0.0
-        return max(ticket.due_s - needs_s, looked_s) + _LOOK_AGAIN_S
+            ticket.start_by_s = ticket.pool.nearest.start_by_s(ticket, looked_s)
+        self._timers.arm(ticket)
 
     def _dispatch(self, ticket: Ticket, backend: Backend, now_s: float) -> Dispatch:
         request, queue = ticket.request, ticket.pool.queue
@@ -293,17 +254,19 @@ class Admission:
             ticket.prefilled_s = now_s + backend.ledger.prefill_tokens / backend.rates.tokens_per_s
         if ticket.watched:
             self._arm(ticket)
-        return Dispatch(request.id, backend.index, self._record(ticket, now_s))
+        return Dispatch(request.id, backend.index, record_of(ticket, now_s, self.rules.length_buckets))
 
     def _make_room(self, newcomer: Ticket, now_s: float) -> list[Decision]:
         if self._waiting <= self.rules.max_queue:
             return []
         victim = self._newest_sheddable(newcomer.request.priority)
         if victim is not None:
+            victim.bind(Constraint.QUEUE, self._waiting, self.rules.max_queue)
             return [self._end(victim, Reason.SHED, now_s)]
         # Less urgent classes that may not be shed take no place from this one.
         if newcomer.lane is None or self.ahead(newcomer.request.priority) <= self.rules.max_queue:
             return []
+        newcomer.bind(Constraint.QUEUE, self._waiting, self.rules.max_queue)
         return [self._end(newcomer, Reason.QUEUE_FULL, now_s)]
 
     def _newest_sheddable(self, priority: int) -> Ticket | None:
@@ -335,26 +298,8 @@ class Admission:
     def _refusal(self, ticket: Ticket, reason: Reason, now_s: float) -> Refuse:
         request = ticket.request
         pushback_ms = self.pushback_ms(reason, request.priority, request.prompt_tokens, now_s)
-        return Refuse(request.id, reason, pushback_ms, self._record(ticket, now_s, reason))
-
-    def _record(self, ticket: Ticket, now_s: float, reason: Reason | None = None) -> Record:
-        request = ticket.request
-        return Record(
-            id=request.id,
-            class_name=request.class_name,
-            tenant=request.tenant,
-            bucket=bucket_of(request.prompt_tokens, self.rules.length_buckets),
-            prompt_tokens=request.prompt_tokens,
-            arrival_s=request.arrival_s,
-            ahead=ticket.ahead,
-            predicted_ttft_s=ticket.predicted_s,
-            constraint=ticket.blocked_by,
-            measured=ticket.measured,
-            threshold=ticket.threshold,
-            reason=reason,
-            backend=ticket.backend.index if ticket.backend else None,
-            queue_s=now_s - request.arrival_s,
-            relegated=ticket.relegated,
+        return Refuse(
+            request.id, reason, pushback_ms, record_of(ticket, now_s, self.rules.length_buckets, reason)
         )
 
     def _end_prefill(self, ticket: Ticket) -> None:

@@ -75,6 +75,15 @@ class Pool:
         placed = self._place(ticket, ticket.share)
         return placed[1] if placed else None
 
+    def predict(self, ticket: Ticket, now_s: float) -> None:
+        """Predict a newcomer's first token, all that waits before it included."""
+        request = ticket.request
+        ticket.ahead = self.queue.ahead(request.priority)
+        if self.nearest.rates.known:
+            before = (self.prefill_tokens + self.queue.tokens_ahead(request.priority)) / self._count
+            waited_s = now_s - request.arrival_s
+            ticket.predicted_s = waited_s + self.nearest.ttft_s(before + request.prompt_tokens, careful=False)
+
     def victim(self, now_s: float) -> Ticket | None:
         """Return whom to stop, before its first token, so that the next of the most urgent band comes in time."""
         if not self.stoppable:
@@ -142,6 +151,5 @@ class Pool:
         if ticket.blocked_by is not blocker:
             if blocker is Constraint.PREFILL:
                 backend.feedback.note_use()
-            ticket.blocked_by = blocker
-            ticket.measured, ticket.threshold = backend.ledger.measure(blocker, ticket, share)
+            ticket.bind(blocker, *backend.ledger.measure(blocker, ticket, share))
         return None

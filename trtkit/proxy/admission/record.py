@@ -23,13 +23,11 @@ class Constraint(str, enum.Enum):
     DECODE = "decode"
     """Running requests."""
     ORDER = "order"
-    """Others went before it."""
+    """Others of its band and above went before it: how many."""
     QUEUE = "queue"
     """Room in the queue."""
     PROMISE = "promise"
     """The time that was left to its first token, in seconds."""
-    LIMIT = "limit"
-    """One of its time limits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,6 +165,10 @@ class Ticket:
         self.blocked_by = Constraint.NONE
         self.measured = self.threshold = 0.0
 
+    def bind(self, constraint: Constraint, measured: float, threshold: float) -> None:
+        """Note what binds it: what was measured, and what was allowed."""
+        self.blocked_by, self.measured, self.threshold = constraint, measured, threshold
+
     def due(self) -> tuple[float, Reason | None]:
         """Return what happens to this request next if nothing else does; no reason means a look at it."""
         request, limits, state = self.request, self.request.limits, self.state
