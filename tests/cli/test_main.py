@@ -16,7 +16,20 @@ from trtkit.errors import (
     VerificationError,
 )
 
-VERBS = ("plan", "convert", "verify", "build", "repo", "serve", "proxy", "up", "doctor", "export")
+VERBS = (
+    "plan",
+    "convert",
+    "verify",
+    "build",
+    "repo",
+    "serve",
+    "proxy",
+    "up",
+    "doctor",
+    "export",
+    "simulate",
+    "explain",
+)
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -511,3 +511,30 @@ def test_what_relegates_does_so_at_its_promise_even_if_no_rate_is_known():
     gate.offer(request("low", 9), 0)
     assert gate.expire(0.6) == []
     assert order_of(gate, "running", 0.7) == ["low", "late"]
+
+
+def test_the_record_says_when_order_or_the_queue_bound_a_request():
+    gate = admission(slots=1, max_queue=2)
+    gate.offer(request("running"), 0)
+    gate.offer(request("first"), 0)
+    gate.offer(request("second"), 0)
+    (refusal,) = gate.offer(request("third"), 0)
+    assert (refusal.reason, refusal.record.constraint) == (Reason.QUEUE_FULL, Constraint.QUEUE)
+    assert (refusal.record.measured, refusal.record.threshold) == (3, 2)
+    (cancelled,) = gate.cancel("second", 1)
+    assert (cancelled.record.constraint, cancelled.record.measured) == (Constraint.ORDER, 1)
+    (dispatch,) = gate.finish("running", 1)
+    assert dispatch.record.constraint is Constraint.DECODE
+
+
+def test_the_relegated_do_not_fill_the_queue_without_end():
+    gate = admission(slots=1, max_queue=5)
+    gate.offer(request("running"), 0)
+    terms = Terms(ttft_s=0.5, on_infeasible=OnInfeasible.RELEGATE)
+    refused = []
+    for n in range(20):
+        at_s = 2.0 * n
+        decisions = gate.expire(at_s) + gate.offer(request(f"r{n}", at=at_s, terms=terms), at_s)
+        refused += [each.id for each in decisions if isinstance(each, Refuse)]
+    assert gate.count("p1", State.QUEUED) <= 7
+    assert refused

@@ -60,6 +60,8 @@ class Policy:
     kv_fraction: float = 0.75
     classes: Mapping[str, ServiceClass] = field(default_factory=lambda: CLASSES)
     proxied: bool = True
+    long_engines: int = 0
+    """Engines of the pool for prompts above the rules' ``long_prompt_tokens``."""
 
     def with_rules(self, name: str, **rules: Any) -> Policy:
         """Return the policy with some rules changed."""
@@ -77,7 +79,9 @@ class Policy:
             pass_through(jobs, cell.engine, cell.engines)
             return score(jobs, judged)
         admission = Admission(
-            self.rules, self._zones(cell.engine), cell.engine.tokens_per_block, backends=cell.engines
+            *(self.rules, self._zones(cell.engine), cell.engine.tokens_per_block),
+            backends=cell.engines,
+            long_backends=self.long_engines,
         )
         Simulation(admission, self._told(), cell.engine).run(jobs)
         return score(jobs, judged)
