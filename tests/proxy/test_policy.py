@@ -538,3 +538,72 @@ def test_the_relegated_do_not_fill_the_queue_without_end():
         refused += [each.id for each in decisions if isinstance(each, Refuse)]
     assert gate.count("p1", State.QUEUED) <= 7
     assert refused
+
+
+def test_a_tenant_that_was_away_has_no_claim_from_then():
+    gate = admission(slots=1)
+    gate.offer(request("running"), 0)
+    for n in range(40):
+        gate.offer(request(f"busy{n}", tenant="busy"), 0)
+    running = "running"
+    for _ in range(20):
+        (running,) = sent(gate.finish(running, 1))
+    for n in range(20):
+        gate.offer(request(f"back{n}", tenant="back"), 1)
+    order = order_of(gate, running)
+    assert sum(name.startswith("back") for name in order[:20]) in (9, 10, 11)
+
+
+def test_what_starved_ones_owe_is_forgotten_when_nobody_waits():
+    gate = admission(slots=1, starvation_ms=1000.0)
+    running = "running"
+    gate.offer(request(running), 0)
+    for round_s in (10, 20):
+        gate.offer(request(f"low{round_s}", 2, prompt=5000, at=round_s - 5), round_s)
+        gate.offer(request(f"top{round_s}", at=round_s), round_s)
+        order = order_of(gate, running, round_s)
+        assert order == [f"low{round_s}", f"top{round_s}"]
+        running = f"next{round_s}"
+        gate.offer(request(running, at=round_s), round_s)
+
+
+def test_one_is_stopped_at_a_time_and_the_next_when_the_engine_has_let_go():
+    gate = taught(admission(prefill=40_000))
+    for n in range(3):
+        gate.offer(request(f"batch{n}", 3, prompt=13_000, at=100, sheddable=True), 100)
+    decisions = gate.offer(request("top", prompt=2000, at=100, terms=Terms(ttft_s=3.2)), 100)
+    assert [each.id for each in decisions] == ["batch2"]
+    assert gate.expire(100.01) == []
+    assert sent(gate.finish("batch2", 100.02)) == ["top"]
+    (abort,) = gate.offer(request("other", prompt=15_000, at=100.1, terms=Terms(ttft_s=3.4)), 100.1)
+    assert (abort.id, abort.reason) == ("batch1", Reason.EVICTED)
+
+
+def test_a_rate_that_nothing_will_refresh_refuses_nobody():
+    """Long answers go on, but no prompt is in flight: the last rate may be out of date."""
+    gate = taught(admission())
+    gate.offer(request("talker", at=100), 100)
+    gate.first_token("talker", 100.1)
+    assert [each.reason for each in gate.offer(request("a", prompt=9000, at=101, terms=PROMISE), 101)] == [
+        Reason.HOPELESS
+    ]
+    assert sent(gate.offer(request("b", prompt=9000, at=150, terms=PROMISE), 150)) == ["b"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 900), st.booleans()), min_size=30, max_size=120), st.integers(0, 25))
+def test_nobody_who_waits_is_passed_for_ever(others, at):
+    """Under a stream of urgent requests a single other one is dispatched once it has starved."""
+    gate = admission(slots=1, starvation_ms=5000.0, max_queue=1000)
+    gate.offer(request("running"), 0)
+    running, dispatched_s = "running", None
+    for n, (prompt, sheddable) in enumerate(others):
+        gate.offer(request(f"top{n}", prompt=prompt, at=n), n)
+        if n == at:
+            gate.offer(request("low", 2, prompt=500, at=n, sheddable=sheddable), n)
+        (running,) = sent(gate.finish(running, n + 0.5))
+        if running == "low":
+            dispatched_s = n + 0.5
+    if len(others) > at + 7:
+        assert dispatched_s is not None
+        assert dispatched_s - at <= 6.5
