@@ -2,7 +2,7 @@
 #   make demo    build, serve, stream, measure, stop
 #   make test    lint, types and all tests, with a real Triton
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types format clean help bench-sim bench-decision
+.PHONY: demo test lint types format clean help bench bench-sim bench-decision
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -34,6 +34,8 @@ types: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+bench: bench-decision bench-sim
 
 # What the policy is worth in the model, and what one decision costs; tables, JSON and plots in bench-results/.
 bench-sim: $(VENV)/.dev

@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from trtkit.bench.sim.calibrate import read_engine
+from trtkit.errors import InputError
+
 CONTRACT = """
 name: x
 model: {source: nowhere}
@@ -36,7 +39,7 @@ def test_it_finds_the_fewest_engines_without_a_model(trtkit, contract):
 
 def test_a_given_number_is_tried_as_it_is(trtkit, contract):
     code, out, err = run(trtkit, contract, "--engines", 1, "--rate", 40)
-    assert (code, out.splitlines()[0]) == (0, "engines: 1")
+    assert (code, out.splitlines()[0]) == (0, "engines: 1, GPUs: 1")
     assert "declared constants, not measured ones" in err
 
 
@@ -75,6 +78,27 @@ def test_what_cannot_be_answered_is_said(trtkit, contract, arguments, code, mess
     assert (found, out) == (code, "")
     assert message in err
     assert "Traceback" not in err
+
+
+def test_measured_requests_give_an_engine(tmp_path):
+    rows = [
+        {
+            "prompt_tokens": 100 * n,
+            "ttft_s": 0.02 + 100 * n / 5000,
+            "running": n % 9,
+            "tpot_s": 0.01 + 0.001 * (n % 9),
+        }
+        for n in range(1, 30)
+    ]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    model = read_engine(path)
+    assert model.prefill_tokens_per_s == pytest.approx(5000)
+    assert (model.step_s, model.sequence_s) == (pytest.approx(0.01), pytest.approx(0.001))
+    for wrong in (rows[:5], [{**row, "ttft_s": 1.0 / row["prompt_tokens"]} for row in rows], [rows[0]] * 30):
+        path.write_text("\n".join(map(json.dumps, wrong)))
+        with pytest.raises(InputError, match="no engine model"):
+            read_engine(path)
 
 
 @pytest.mark.parametrize(

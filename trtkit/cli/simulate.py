@@ -14,7 +14,6 @@ from trtkit.errors import InputError, VerificationError
 
 if TYPE_CHECKING:
     from trtkit.bench.sim.capacity import Site
-    from trtkit.bench.sim.engine import EngineModel
     from trtkit.bench.sim.workload import Source
     from trtkit.contract.models import Contract
 
@@ -55,7 +54,8 @@ def simulate(
     engine: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="JSON with the engine's constants; left out, declared ones of an 8B model."
+            metavar="FILE",
+            help="The engine's constants (JSON), or measured requests to fit them to (JSON lines).",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Independent draws of the traffic.")] = 3,
@@ -63,14 +63,16 @@ def simulate(
 ) -> None:
     """Drive the proxy's own admission with modelled engines: who keeps which promise, and with how many GPUs."""
     from trtkit.bench.render import render
+    from trtkit.bench.sim.calibrate import read_engine
     from trtkit.bench.sim.capacity import Site, Traffic
+    from trtkit.bench.sim.engine import EngineModel
     from trtkit.bench.sim.trace import read_trace
     from trtkit.contract import load_contract
 
     spec = load_contract(contract, overrides).contract
     rows = read_trace(trace) if trace else ()
     arrivals = Traffic(_sources(spec, traffic), rate, cv, duration, rows)
-    site = Site(spec, _engine(engine), arrivals)
+    site = Site(spec, read_engine(engine) if engine else EngineModel(), arrivals)
     draws = range(seeds)
     found = engines or _find(site, draws, most)
     account = site.account(found, draws)
@@ -78,7 +80,7 @@ def simulate(
         show_json(_document(site, found, account))
     else:
         say(_assumptions(site, declared=engine is None))
-        show(f"engines: {found}\n\n{render(account)}")
+        show(f"engines: {found}, GPUs: {site.gpus(found)}\n\n{render(account)}")
 
 
 def _find(site: Site, seeds: range, most: int) -> int:
@@ -130,24 +132,6 @@ def _is_share(text: str) -> bool:
         return False
 
 
-def _engine(path: Path | None) -> EngineModel:
-    import json
-
-    from trtkit.bench.sim.engine import EngineModel
-
-    if path is None:
-        return EngineModel()
-    hint = f"a JSON object with any of: {', '.join(EngineModel.__dataclass_fields__)}"
-    try:
-        model = EngineModel(**json.loads(path.read_text(encoding="utf-8")))
-        valid = all(isinstance(value, int | float) and 0 < value < 1e12 for value in asdict(model).values())
-    except (OSError, ValueError, TypeError) as error:
-        raise InputError(f"no engine model: {error}", path=path, hint=hint) from error
-    if not valid:
-        raise InputError("every constant must be a number above 0", path=path, hint=hint)
-    return model
-
-
 def _assumptions(site: Site, *, declared: bool) -> str:
     model = site.model
     origin = "declared constants, not measured ones" if declared else "given constants"
@@ -162,6 +146,7 @@ def _document(site: Site, engines: int, account: list[Any]) -> dict[str, Any]:
     return {
         "schema": 1,
         "engines": engines,
+        "gpus": site.gpus(engines),
         "objective": site.contract.objective.attainment,
         "engine": asdict(site.model),
         "classes": [asdict(row) for row in account],

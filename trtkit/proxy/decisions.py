@@ -7,7 +7,6 @@ import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from trtkit.proxy.admission import Record
@@ -55,5 +54,5 @@ def as_json(record: Record) -> Mapping[str, Any]:
     """Return a record as JSON: enums by their values, what is not known as null."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in asdict(record).items()
+        for key, value in record._asdict().items()
     }

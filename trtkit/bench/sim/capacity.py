@@ -81,6 +81,11 @@ class Site:
             contract.classes, terms_of(contract.classes, contract.admission.holdback)
         )
 
+    def gpus(self, engines: int) -> int:
+        """Return the GPUs of so many engines."""
+        engine = self.contract.engine
+        return engines * engine.tensor_parallel * engine.pipeline_parallel
+
     def run(self, engines: int, seed: int) -> list[Job]:
         """Simulate one seed on so many engines."""
         jobs = self.traffic.jobs(seed)

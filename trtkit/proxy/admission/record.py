@@ -6,7 +6,7 @@ import enum
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from trtkit.proxy.admission.outcome import Reason
 
@@ -30,8 +30,7 @@ class Constraint(str, enum.Enum):
     """The time that was left to its first token, in seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One decision, with the constraint that bound it: what was measured and what was allowed."""
 
     id: str

@@ -6,7 +6,7 @@ import enum
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from trtkit.contract.models import OnInfeasible, ServiceClass
 from trtkit.proxy.admission.outcome import Reason
@@ -94,8 +94,7 @@ def terms_of(classes: Mapping[str, ServiceClass], holdback: Sequence[float]) -> 
     return {name: Terms.of(promise, share_of[promise.priority]) for name, promise in classes.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One request: its class, its size and its ends."""
 
     id: str
