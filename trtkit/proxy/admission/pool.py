@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence
 
 from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.models import Order
@@ -31,7 +32,7 @@ class Pool:
         self.stoppable: dict[int, Backend] = {}
         """Engines with sheddable requests before their first token."""
         self._version = 0
-        self._blocked_at = (-1, 0, True)
+        self._blocked_at = -1
         """Version of engines and queue at which nobody could go: nobody can until one of them changes."""
         self._skip_ahead = rules.skip_ahead
         self._order = rules.order
@@ -48,11 +49,6 @@ class Pool:
     def nearest(self) -> Backend:
         """The engine that a request would go to if it could."""
         return self._only or self._by_load[0][2]
-
-    @property
-    def rate(self) -> float:
-        """Prompt tokens per second of all its engines, taking each for as fast as the nearest."""
-        return self.nearest.rates.tokens_per_s * self._count
 
     def note(self, backend: Backend, prefill_tokens: int, requests: int) -> None:
         """Put an engine in its place after its load has changed by so many prompt tokens and requests."""
@@ -72,8 +68,7 @@ class Pool:
         """Return where a newcomer can go that is more urgent than all who wait, unless one of them is owed a turn."""
         if self.queue.length and (self.queue.starved(now_s) or self.queue.owed()):
             return None
-        placed = self._place(ticket, ticket.share)
-        return placed[1] if placed else None
+        return self.place(ticket, ticket.share)
 
     def predict(self, ticket: Ticket, now_s: float) -> None:
         """Predict a newcomer's first token, all that waits before it included."""
@@ -105,51 +100,54 @@ class Pool:
             return None
         starved = queue.starved(now_s)
         if starved is not None:
-            return self._place(starved, 1.0)
-        version = (self._version, queue.version, queue is self.queue)
-        if self._blocked_at == version:
+            return self._pair(starved, 1.0)
+        version = self._version + queue.version
+        if version == self._blocked_at and queue is self.queue:
             return None
-        placed = self._next_in_order(queue, now_s)
-        if placed is None:
+        chosen = self._next_in_order(queue, now_s)
+        if chosen is None and queue is self.queue:
             self._blocked_at = version
-        return placed
+        return chosen
 
     def _next_in_order(self, queue: BandQueue, now_s: float) -> tuple[Ticket, Backend] | None:
         owed = queue.owed()
-        if owed is not None and (placed := self._place(owed.oldest(), owed.oldest().share)):
-            return placed
+        if owed is not None and (pair := self._pair(owed.oldest(), owed.oldest().share)):
+            return pair
         band = queue.first()
         head = band.head(shortest_first=self._shortest_first(band, now_s))
-        if placed := self._place(head, head.share):
-            return placed
+        if pair := self._pair(head, head.share):
+            return pair
         smaller = band.smallest()
         if smaller is head or head.passed_by >= self._skip_ahead:
             return None
-        if placed := self._place(smaller, smaller.share):
+        if pair := self._pair(smaller, smaller.share):
             head.passed_by += 1
-        return placed
+        return pair
 
     def _shortest_first(self, band: Band, now_s: float) -> bool:
         """Tell whether what is due last would come too late behind all the others of its band."""
         if self._order is not Order.HYBRID:
             return self._order is Order.SHORTEST
-        behind_s = (self.prefill_tokens + band.prompt_tokens) / self.rate
-        return now_s + behind_s > band.newest().due_s
+        rate = self.nearest.rates.tokens_per_s * self._count
+        return now_s + (self.prefill_tokens + band.prompt_tokens) / rate > band.newest().due_s
 
-    def _place(self, ticket: Ticket, share: float) -> tuple[Ticket, Backend] | None:
+    def _pair(self, ticket: Ticket, share: float) -> tuple[Ticket, Backend] | None:
+        backend = self.place(ticket, share)
+        return None if backend is None else (ticket, backend)
+
+    def place(self, ticket: Ticket, share: float) -> Backend | None:
+        """Return the least loaded engine that has room for a request of a band with this share, if any has."""
+        for backend in self._candidates():
+            blocker = backend.ledger.blocker(ticket, share)
+            if blocker is None:
+                return backend
+            if ticket.blocked_by is not blocker:
+                ticket.bind(blocker, *backend.ledger.measure(blocker, ticket, share))
+                if blocker is Constraint.PREFILL:
+                    backend.feedback.note_use()
+        return None
+
+    def _candidates(self) -> Sequence[Backend]:
         if self._only is not None:
-            return self._fit(ticket, self._only, share)
-        for _, _, backend in self._by_load[:_CANDIDATES]:
-            if placed := self._fit(ticket, backend, share):
-                return placed
-        return None
-
-    def _fit(self, ticket: Ticket, backend: Backend, share: float) -> tuple[Ticket, Backend] | None:
-        blocker = backend.ledger.blocker(ticket, share)
-        if blocker is None:
-            return ticket, backend
-        if ticket.blocked_by is not blocker:
-            if blocker is Constraint.PREFILL:
-                backend.feedback.note_use()
-            ticket.bind(blocker, *backend.ledger.measure(blocker, ticket, share))
-        return None
+            return self.backends
+        return [entry[2] for entry in self._by_load[:_CANDIDATES]]
