@@ -1,11 +1,16 @@
 # Two commands do everything on a fresh Linux machine with Python 3.10 to 3.12:
 #   make demo    build, serve, stream, measure, stop
 #   make test    lint, types and all tests, with a real Triton
+# Benchmarks print a table, write JSON and a chart to build/bench/, and fail when a goal is missed:
+#   make bench-convert    conversions against cp; ARGS=--quick for small models
+# One test wants NVIDIA's exporter of TensorRT Edge-LLM, which needs an environment of its own (1.8 GB):
+#   make edgellm-env      once; then make test ARGS=tests/edgellm
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types format clean help bench bench-sim bench-decision
+.PHONY: demo test lint types format bench bench-convert bench-decision bench-sim edgellm-env clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
+EDGELLM := .venv-edgellm
 CONTRACT ?= build_configs/smollm2-135m__int8-wo__cpu.yaml
 
 # The first Python that trtkit supports; `make PYTHON=/path/to/python3.12 demo` chooses another.
@@ -35,17 +40,22 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
+bench-convert: $(VENV)/.dev
+	$(BIN)/python tests/bench/bench_convert.py $(ARGS)
+
+# What the proxy's policy is worth in a model of engines, and what one decision costs.
 bench: bench-decision bench-sim
 
-# What the policy is worth in the model, and what one decision costs; tables, JSON and plots in bench-results/.
-bench-sim: $(VENV)/.dev
-	$(BIN)/python -m tests.bench.bench_sim $(ARGS)
-
 bench-decision: $(VENV)/.dev
-	$(BIN)/python -m tests.bench.bench_decision $(ARGS)
+	$(BIN)/python tests/bench/bench_decision.py $(ARGS)
+
+bench-sim: $(VENV)/.dev
+	$(BIN)/python tests/bench/bench_sim.py $(ARGS)
+
+edgellm-env: $(EDGELLM)/.done
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(EDGELLM) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.10, 3.11 or 3.12 found; install one, or run: make PYTHON=/path/to/python3" >&2; exit 4; }
@@ -60,4 +70,12 @@ $(VENV)/.cpu: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.dev: pyproject.toml | $(VENV)/.cpu
 	@echo "installing what the tests need ..."
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[cpu,dev]'
+	@touch $@
+
+# Torch first: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu finds the build without CUDA.
+$(EDGELLM)/.done: | $(VENV)/bin/python
+	@echo "installing TensorRT Edge-LLM's exporter into $(EDGELLM) (about 1.8 GB) ..."
+	@$(BIN)/python -m venv $(EDGELLM)
+	@$(EDGELLM)/bin/pip install --quiet --disable-pip-version-check 'torch==2.13.0'
+	@$(EDGELLM)/bin/pip install --quiet --disable-pip-version-check 'tensorrt-edgellm[export]==0.11.0'
 	@touch $@

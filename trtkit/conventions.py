@@ -8,8 +8,8 @@ CHECKPOINT_CONFIG = "config.json"
 MANIFEST = "trtkit-manifest.json"
 
 
-def rank_file(rank: int) -> str:
-    """Return the file name of one rank's weights in a TensorRT-LLM checkpoint."""
+def rank_file(rank: int | str) -> str:
+    """Return the file name of one rank's weights in a TensorRT-LLM checkpoint (``*`` for the pattern of all)."""
     return f"rank{rank}.safetensors"
 
 

@@ -11,7 +11,8 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from tests.bench.chart import bars
+from chart import Bar, Better, Panel, draw
+
 from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.models import ServiceClass
 from trtkit.plan.types import Zones
@@ -125,13 +126,17 @@ def main() -> int:
         worst = max(worst, p99)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "decision.json").write_text(json.dumps(report, indent=1))
-    series = {
-        f"{n} engine(s)": [(name, report[f"{name}, {n} engine(s)"]["p99_us"]) for name in sorted(costs_us)]
+    panels = [
+        Panel(
+            f"{n} engine(s), p99 in us",
+            [
+                Bar(name, report[f"{name}, {n} engine(s)"]["p99_us"], GOAL_US, Better.LESS)
+                for name in (*sorted(costs_us), "all")
+            ],
+        )
         for n in (1, 16)
-    }
-    (options.out / "decision.svg").write_text(
-        bars("p99 microseconds of CPU per decision", series, top=GOAL_US)
-    )
+    ]
+    (options.out / "decision.svg").write_text(draw(f"CPU time of a decision, {QUEUED} queued", panels))
     print(f"decision p99: {worst:.1f} us (goal {GOAL_US:g} us)")
     return 0 if worst <= GOAL_US else 1
 

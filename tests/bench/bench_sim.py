@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from tests.bench.chart import bars
+from chart import Bar, Panel, draw
+
 from trtkit.bench.sim.engine import EngineModel
 from trtkit.bench.sim.study import CLASSES, FULL, Cell, Policy, bounds, compare, interval
-from trtkit.contract.models import OnInfeasible, Order
+from trtkit.contract.scheduling import OnInfeasible, Order
 
 REQUESTS_PER_S = 20_000
 SHEDDABLE = {**CLASSES, "batch": CLASSES["batch"].model_copy(update={"sheddable": True})}
@@ -162,13 +163,19 @@ def _speed() -> float:
 def _write(folder: Path, report: dict) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "sim.json").write_text(json.dumps(report, indent=1))
-    cells = [cell for cell in report["cells"] if cell["table"] == TABLES[0].title]
-    names = ("pass-through", "without hold-back", "without refusal", "full")
-    series = {
-        name: [(f"{cell['rate_per_s']}/s", cell["policies"][name]["attainment"][0]) for cell in cells]
-        for name in names
-    }
-    (folder / "sim.svg").write_text(bars(f"Attainment, {TABLES[0].title}", series))
+    panels = [
+        Panel(f"{cell['table']}, {cell['rate_per_s']}/s", [_bar(cell, name) for name in _CHARTED])
+        for cell in report["cells"]
+        if cell["goal"]
+    ]
+    (folder / "sim.svg").write_text(draw("Share of requests that kept every promise", panels))
+
+
+_CHARTED = ("pass-through", "without bands", "without hold-back", "without refusal", "full")
+
+
+def _bar(cell: dict, name: str) -> Bar:
+    return Bar(name, cell["policies"][name]["attainment"][0], cell["goal"] if name == "full" else None)
 
 
 if __name__ == "__main__":

@@ -1,43 +1,83 @@
-"""A bar chart as SVG, small enough to need no library."""
+"""A bar chart as SVG, with a mark at each goal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from html import escape
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
 
-_COLOURS = ("#9aa0a6", "#f4b400", "#db4437", "#4285f4", "#0f9d58")
-_HEIGHT, _LEFT, _TOP, _BAR, _GAP = 240, 44, 56, 26, 30
+_ROW, _LABEL, _BARS, _TOP = 22, 170, 300, 46
+"""Pixels: height of a row, widths of labels and of the longest bar, height of the titles."""
+_MET, _MISSED, _PLAIN = "#3b7dd8", "#d0453e", "#9aa0a6"
 
 
-def bars(title: str, series: Mapping[str, Sequence[tuple[str, float]]], top: float = 1.0) -> str:
-    """Return groups of bars, one per label of the points, with their values on top."""
-    labels = [label for label, _ in next(iter(series.values()))]
-    group = _BAR * len(series) + _GAP
-    width = _LEFT + group * len(labels) + _GAP
-    size = f'width="{width}" height="{_TOP + _HEIGHT + 40}"'
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="11">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{_LEFT}" y="18" font-size="14">{escape(title)}</text>',
-    ]
-    for tick in range(6):
-        y = _TOP + _HEIGHT * (1 - tick / 5)
-        parts.append(f'<line x1="{_LEFT}" x2="{width - 10}" y1="{y}" y2="{y}" stroke="#ddd"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4}" text-anchor="end">{top * tick / 5:g}</text>')
-    for index, (name, points) in enumerate(series.items()):
-        colour = _COLOURS[index % len(_COLOURS)]
-        parts.append(f'<rect x="{_LEFT + 130 * index}" y="28" width="10" height="10" fill="{colour}"/>')
-        parts.append(f'<text x="{_LEFT + 130 * index + 14}" y="37">{escape(name)}</text>')
-        for place, (_, value) in enumerate(points):
-            x, tall = _LEFT + _GAP / 2 + place * group + index * _BAR, _HEIGHT * value / top
-            y = _TOP + _HEIGHT - tall
-            parts.append(
-                f'<rect x="{x}" y="{y:.1f}" width="{_BAR - 3}" height="{tall:.1f}" fill="{colour}"/>'
-            )
-            parts.append(
-                f'<text x="{x + _BAR / 2 - 2}" y="{y - 3:.1f}" text-anchor="middle" font-size="9">{value:.2f}</text>'
-            )
-    for place, label in enumerate(labels):
-        x = _LEFT + place * group + group / 2
-        parts.append(f'<text x="{x}" y="{_TOP + _HEIGHT + 18}" text-anchor="middle">{escape(label)}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+class Better(enum.Enum):
+    """Which side of a goal is the right one."""
+
+    MORE = "more"
+    LESS = "less"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One value; without a goal it is there for comparison."""
+
+    label: str
+    value: float
+    goal: float | None = None
+    better: Better = Better.MORE
+
+    @property
+    def met(self) -> bool:
+        """Return whether the value is on the right side of the goal."""
+        if self.goal is None:
+            return True
+        return self.value >= self.goal if self.better is Better.MORE else self.value <= self.goal
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Bars of one unit."""
+
+    title: str
+    bars: Sequence[Bar]
+
+
+def draw(title: str, panels: Sequence[Panel]) -> str:
+    """Return the panels side by side."""
+    width = len(panels) * (_LABEL + _BARS + 80)
+    height = _TOP + 28 + _ROW * max(len(panel.bars) for panel in panels)
+    parts = [part for number, panel in enumerate(panels) for part in _panel(panel, number)]
+    style = "font: 12px system-ui, sans-serif; background: white"
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" style="{style}">',
+            _text(10, 18, title, weight="bold"),
+            *parts,
+            _text(10, height - 8, "| goal", fill="#5f6368"),
+            "</svg>\n",
+        ]
+    )
+
+
+def _panel(panel: Panel, number: int) -> Iterator[str]:
+    left = number * (_LABEL + _BARS + 80)
+    longest = max(max(bar.value, bar.goal or 0) for bar in panel.bars) or 1
+    yield _text(left + _LABEL, _TOP - 8, panel.title)
+    for row, bar in enumerate(panel.bars):
+        x, y = left + _LABEL, _TOP + row * _ROW
+        length = bar.value / longest * _BARS
+        colour = _PLAIN if bar.goal is None else _MET if bar.met else _MISSED
+        yield _text(x - 8, y + 14, bar.label, anchor="end")
+        yield f'<rect x="{x}" y="{y + 3}" width="{length:.1f}" height="{_ROW - 7}" fill="{colour}"/>'
+        yield _text(x + length + 6, y + 14, f"{bar.value:.3g}")
+        if bar.goal is not None:
+            mark = x + bar.goal / longest * _BARS
+            yield f'<rect x="{mark:.1f}" y="{y}" width="2" height="{_ROW - 1}" fill="black"/>'
+
+
+def _text(x: float, y: float, text: str, **attributes: str) -> str:
+    names = {"anchor": "text-anchor", "weight": "font-weight"}
+    extra = "".join(f' {names.get(key, key)}="{value}"' for key, value in attributes.items())
+    return f'<text x="{x:.1f}" y="{y:.1f}"{extra}>{escape(text)}</text>'

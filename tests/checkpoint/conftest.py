@@ -150,9 +150,11 @@ def weights() -> dict[str, np.ndarray]:
 def write_gguf(tmp_path, weights):
     """Write a tiny model; ``quantized`` gives some tensors another type, ``metadata`` replaces keys (None drops)."""
 
-    def write(*, quantized=None, metadata=None, extra=None) -> Path:
+    def write(*, quantized=None, metadata=None, extra=None, tensors_per_part=0) -> Path:
         path = tmp_path / "tiny.gguf"
-        writer = gguf.GGUFWriter(path, "llama")
+        changes = dict(metadata or {})
+        arch = changes.pop("general.architecture", "llama")
+        writer = gguf.GGUFWriter(path, arch, split_max_tensors=tensors_per_part)
         values = {
             "llama.block_count": 1,
             "llama.context_length": 128,
@@ -170,7 +172,7 @@ def write_gguf(tmp_path, weights):
             "tokenizer.ggml.bos_token_id": 258,
             "tokenizer.ggml.eos_token_id": 258,
             "tokenizer.chat_template": "{{ messages }}",
-        } | (metadata or {})
+        } | changes
         kinds = {
             str: writer.add_string,
             float: writer.add_float32,

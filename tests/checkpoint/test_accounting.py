@@ -11,6 +11,7 @@ import pytest
 
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.recipe import Plain
 from trtkit.errors import ContractError, Problem
 from trtkit.plan.types import QuantPlan
 
@@ -19,7 +20,7 @@ PLAIN = QuantPlan("none", "auto", None, None)
 
 def problems_of(folder: Path) -> tuple[Problem, ...]:
     with pytest.raises(ContractError) as caught:
-        convert(HfCheckpoint.open(folder), folder.with_name("out"), dtype="bfloat16", quantization=PLAIN)
+        convert(HfCheckpoint.open(folder), folder.with_name("out"), dtype="bfloat16", recipe=Plain(PLAIN))
     assert not folder.with_name("out").exists()
     return caught.value.problems
 
@@ -63,7 +64,7 @@ def test_a_bias_flag_without_biases_is_refused(tiny_llama):
     names = [f"model.layers.{layer}.self_attn.{name}_proj.bias" for layer in (0, 1) for name in "qkvo"]
     text = text_of(tiny_llama(attention_bias=True, edit=drop(*names)))
     assert "model.layers.0.self_attn.o_proj.bias: the tensor is missing (and in layer 1)" in text
-    assert "config.json says attention_bias is true" in text
+    assert "attention_bias is true, by config.json or by its class" in text
 
 
 def test_biases_without_their_flag_name_it(tiny_llama):

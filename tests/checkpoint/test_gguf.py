@@ -8,10 +8,16 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from trtkit.checkpoint.gguf import convert_gguf
+from trtkit.checkpoint.gguf.folder import convert_gguf
+from trtkit.checkpoint.gguf.rope import find_llama3, llama3_divisors
+from trtkit.checkpoint.gguf.weights import KINDS
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.errors import InputError
+
+WRITABLE = {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"}
 
 
 def opened(path: Path) -> HfCheckpoint:
@@ -52,7 +58,15 @@ def test_the_model_is_what_it_was_before_it_became_a_gguf(write_gguf, weights):
 
 @pytest.mark.parametrize(
     ("kind", "error"),
-    [("F16", 0.01), ("BF16", 0.02), ("Q8_0", 0.03), ("Q4_0", 0.5), ("Q4_1", 0.4)],
+    [
+        ("F16", 0.01),
+        ("BF16", 0.02),
+        ("Q8_0", 0.03),
+        ("Q5_0", 0.3),
+        ("Q5_1", 0.2),
+        ("Q4_0", 0.5),
+        ("Q4_1", 0.4),
+    ],
 )
 def test_quantized_types_come_out_as_close_as_their_bits_allow(write_gguf, weights, kind, error):
     kinds = dict.fromkeys(("token_embd", "blk.0.attn_q", "blk.0.ffn_down"), gguf.GGMLQuantizationType[kind])
@@ -62,9 +76,9 @@ def test_quantized_types_come_out_as_close_as_their_bits_allow(write_gguf, weigh
         assert 0 < np.abs(difference).max() < error
 
 
-@pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K"])
-def test_k_quants_are_what_the_library_dequantizes(write_gguf, kind):
-    """The library cannot write K-quants: any bytes are valid blocks, so long as their scales are finite."""
+@pytest.mark.parametrize("kind", sorted(KINDS - WRITABLE))
+def test_other_types_are_what_the_library_dequantizes(write_gguf, kind):
+    """The library cannot write them all: any bytes are valid blocks, so long as their scales are finite."""
     path = write_gguf()
     block, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
     blocks = np.random.default_rng(0).integers(0, 60, (64, 256 // block * size), np.uint8)
@@ -120,19 +134,18 @@ def test_yarn_scaling_is_carried_over(write_gguf):
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        (
-            {"tokenizer.ggml.pre": "llama-bpe"},
-            "pre-tokenizer 'llama-bpe' cannot be rebuilt, only gpt-2, smollm",
-        ),
-        ({"tokenizer.ggml.model": "llama"}, "tokenizer 'llama' cannot be rebuilt"),
-        ({"tokenizer.ggml.add_bos_token": True}, "adds bos to every text"),
-        ({"tokenizer.ggml.merges": None}, "tokenizer lacks merges"),
-        ({"llama.expert_count": 8}, "llama.expert_count"),
+        ({"general.architecture": "mamba"}, "the architecture 'mamba' is not supported"),
+        ({"general.type": "adapter"}, "holds no model but 'adapter'"),
+        ({"llama.attention.causal": False}, "llama.attention.causal"),
+        ({"llama.vocab_size": 300}, "llama.vocab_size is 300, and token_embd.weight has 260 rows"),
+        ({"llama.expert_count": 8, "llama.expert_used_count": 2}, "blk.0.ffn_gate.weight (F32)"),
+        ({"llama.embedding_length": "64"}, "llama.embedding_length must be a positive whole number, is '64'"),
         ({"llama.rope.dimension_count": 8}, "only 8 of 16 dimensions"),
         ({"llama.rope.scaling.type": "longrope"}, "engines do not know 'longrope'"),
+        ({"llama.rope.scaling.attn_factor": 1.2}, "llama.rope.scaling.attn_factor is 1.2"),
+        ({"llama.rope.scaling.type": "ntk"}, "engines do not know 'ntk'"),
         ({"llama.block_count": 2}, "model.layers.1.mlp.up_proj.weight: the tensor is missing"),
         ({"llama.attention.head_count": 8}, "config.json asks for 16 x 64, the tensor is 32 x 64"),
-        ({"tokenizer.ggml.token_type": [1]}, "not one type for each token"),
         ({"llama.block_count": None}, "num_hidden_layers: the field is missing"),
     ],
 )
@@ -141,7 +154,65 @@ def test_what_cannot_be_carried_over_is_refused_by_name(write_gguf, metadata, me
 
 
 def test_an_unknown_tensor_is_refused_by_name(write_gguf):
-    assert "rope_freqs.weight" in refusal(write_gguf(extra={"rope_freqs": np.ones(8, np.float32)}))
+    assert "cls.weight (F32)" in refusal(write_gguf(extra={"cls": np.ones(8, np.float32)}))
+
+
+def test_a_vector_that_is_quantized_is_refused_by_name(write_gguf):
+    quantized = {"output_norm": gguf.GGMLQuantizationType.Q8_0}
+    assert "output_norm.weight (Q8_0)" in refusal(write_gguf(quantized=quantized))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "divisors", "expected"),
+    [
+        ({}, [1] * 8, None),
+        ({"llama.rope.scaling.factor": 0.0}, None, None),
+        ({"llama.rope.scaling.attn_factor": 1.0}, None, None),
+        # Without a type llama.cpp scales positions evenly.
+        ({"llama.rope.scaling.factor": 4.0}, None, {"type": "linear", "rope_type": "linear", "factor": 4.0}),
+        ({"llama.rope.scaling.type": "none", "llama.rope.scaling.factor": 4.0}, None, None),
+    ],
+)
+def test_rotary_scaling_is_read_as_llama_cpp_does(write_gguf, metadata, divisors, expected):
+    extra = {"rope_freqs": np.array(divisors, np.float32)} if divisors else {}
+    assert opened(write_gguf(metadata=metadata, extra=extra)).config.rotary_scaling == expected
+
+
+def test_frequencies_that_no_scaling_explains_are_refused(write_gguf):
+    divisors = np.array([1, 1, 1, 2, 3, 5, 8, 9], np.float32)
+    assert "not Llama 3's" in refusal(write_gguf(extra={"rope_freqs": divisors}))
+
+
+def test_two_kinds_of_scaling_at_once_are_refused(write_gguf):
+    parameters = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    divisors = llama3_divisors(parameters | {"original_max_position_embeddings": 64}, 1e5, 8)
+    metadata = {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0}
+    path = write_gguf(extra={"rope_freqs": divisors.astype(np.float32)}, metadata=metadata)
+    assert "scaled in more than one way: linear and llama3" in refusal(path)
+
+
+@given(
+    factor=st.sampled_from([2.0, 8.0, 32.0]),
+    length=st.sampled_from([1024, 8192]),
+    base=st.sampled_from([1e4, 5e5]),
+    pairs=st.sampled_from([16, 32, 64]),
+)
+def test_llama_3_scaling_is_recovered_from_its_divisors(factor, length, base, pairs):
+    parameters = {
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": length,
+    }
+    divisors = llama3_divisors(parameters, base, pairs).astype(np.float32)
+    found = find_llama3(divisors, base)
+    assert found is not None
+    np.testing.assert_allclose(llama3_divisors(found, base, pairs), divisors, rtol=1e-5)
+
+
+def test_every_token_that_ends_a_turn_ends_an_answer(write_gguf):
+    metadata = {"tokenizer.ggml.eot_token_id": 259, "tokenizer.ggml.eom_token_id": 258}
+    assert opened(write_gguf(metadata=metadata)).config.eos_token_ids == (258, 259)
 
 
 def test_damaged_numbers_are_refused_by_name(write_gguf, weights):
@@ -171,3 +242,30 @@ def test_what_stands_in_for_a_file_is_recognized(write_gguf, content, message):
     path = write_gguf()
     path.write_bytes(content)
     assert message in refusal(path)
+
+
+def test_a_split_model_is_one_whichever_part_is_named(write_gguf, tmp_path):
+    whole = opened(write_gguf()).folder
+    write_gguf(tensors_per_part=4)
+    parts = sorted(tmp_path.glob("tiny-*.gguf"))
+    assert [part.name for part in parts] == [f"tiny-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    for part in parts:
+        convert_gguf(part, tmp_path / "split")
+        for name in ("model.safetensors", "config.json", "tokenizer.json"):
+            assert (tmp_path / "split" / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_set_that_lacks_a_part_is_refused(write_gguf, tmp_path):
+    write_gguf(tensors_per_part=4)
+    first, second, third = sorted(tmp_path.glob("tiny-*.gguf"))
+    second.unlink()
+    with pytest.raises(InputError, match=r"1 of 3 parts are missing: tiny-00002-of-00003\.gguf"):
+        convert_gguf(first, tmp_path / "hf")
+    third.rename(second)
+    second.with_name(third.name).write_bytes(second.read_bytes())
+    with pytest.raises(InputError, match="calls it part 3 of 3, its name part 2 of 3"):
+        convert_gguf(first, tmp_path / "hf")
+    first.rename(tmp_path / "model.gguf")
+    with pytest.raises(InputError, match="calls it part 1 of 3, its name part 1 of 1"):
+        convert_gguf(tmp_path / "model.gguf", tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()

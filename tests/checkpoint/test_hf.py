@@ -120,3 +120,9 @@ def test_no_folder_and_no_weights_are_different_things(tiny_llama, tmp_path):
     folder = tiny_llama()
     (folder / "model.safetensors").unlink()
     assert "there are no weights" in refusal(folder)
+
+
+@pytest.mark.parametrize("block", [{"bits": 4, "group_size": 64}, {"quant_method": "hqq"}, "int4"])
+@pytest.mark.parametrize("key", ["quantization", "quantization_config", "compression_config"])
+def test_quantization_that_is_not_known_is_named(tiny_llama, key, block):
+    assert f"{key}: the checkpoint is quantized" in refusal(tiny_llama(**{key: block}))

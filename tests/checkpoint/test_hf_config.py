@@ -124,7 +124,7 @@ def test_default_rope_is_no_scaling():
         ({"eos_token_id": "</s>"}, "eos_token_id"),
         ({"torch_dtype": "int8"}, "torch_dtype"),
         ({"sliding_window": 64}, "sliding_window"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "layer_types"),
         ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping"),
         ({"final_logit_softcapping": 30.0}, "final_logit_softcapping"),
         ({"embedding_multiplier": 12.0}, "embedding_multiplier"),
@@ -136,10 +136,8 @@ def test_default_rope_is_no_scaling():
         ({"rms_norm_add_unit_offset": True}, "rms_norm_add_unit_offset"),
         ({"scale_emb": 12, "scale_depth": None}, "scale_emb"),
         ({"causal": False}, "causal"),
-        ({"quantization": {"bits": 4, "group_size": 64}}, "quantization"),
         ({"sliding_window": "x"}, "sliding_window"),
         ({"num_local_experts": 8}, "num_local_experts"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -215,7 +213,9 @@ def test_tokens_that_cannot_occur_are_warned_of():
 
 def test_mistral_without_the_key_has_its_window_in_force():
     mistral = {"architectures": ["MistralForCausalLM"], "num_key_value_heads": 2}
-    assert keys_of_errors(**mistral, max_position_embeddings=32768) == ["sliding_window"]
+    model, warnings = parse(**mistral, max_position_embeddings=32768)
+    assert model.sliding_window == 4096
+    assert [warning.key for warning in warnings] == ["sliding_window"]
     assert parse(**mistral, max_position_embeddings=32768, sliding_window=None)[0].num_kv_heads == 2
     assert keys_of_errors(architectures=["MistralForCausalLM"]) == ["num_key_value_heads"]
 

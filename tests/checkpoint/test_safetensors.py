@@ -114,8 +114,8 @@ def test_a_pointer_is_known_by_its_first_line(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "chunk"),
-    [("b", np.ones(2, np.float32)), ("a", np.ones(3, np.float32)), ("a", np.ones(2, np.float64))],
-    ids=["order", "size", "type"],
+    [("a", np.ones(1, np.float32)), ("a", np.ones(3, np.float32)), ("a", np.ones(2, np.float64))],
+    ids=["less", "more", "type"],
 )
 def test_the_writer_takes_what_was_planned_and_nothing_else(tmp_path, name, chunk):
     specs = {name: TensorSpec(name, "float32", (2,)) for name in "ab"}
@@ -129,7 +129,7 @@ def test_the_writer_takes_what_was_planned_and_nothing_else(tmp_path, name, chun
 
 
 def test_the_writer_misses_what_was_not_written(tmp_path):
-    with pytest.raises(ValueError, match="1 tensors were not written"):
+    with pytest.raises(ValueError, match="not wholly written: a"):
         SafetensorsWriter(tmp_path / "x", [TensorSpec("a", "float32", (2,))]).__enter__().__exit__(
             None, None, None
         )

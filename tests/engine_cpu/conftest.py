@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,17 +11,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from tests.checkpoint.conftest import save
+from trtkit.catalog.model import ModelConfig
+from trtkit.checkpoint.safetensors import numpy_dtype
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint
 from trtkit.engine.cpu.compile import compile_engine
 from trtkit.engine.cpu.request import FinishReason, GenerationRequest, TokenChunk
 from trtkit.engine.cpu.runtime import CpuEngine
 from trtkit.plan.kv import kv_bytes_per_token
-from trtkit.plan.model import ModelConfig
 from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Zones
 
 VOCAB = 400
@@ -92,17 +92,13 @@ def tiny_tensors(
 
 
 def write_checkpoint(folder: Path, config: dict[str, Any], tensors: dict[str, np.ndarray]) -> Path:
-    dtype, code = {"bfloat16": (ml_dtypes.bfloat16, "BF16"), "float16": (np.float16, "F16")}[config["dtype"]]
-    header, blobs, at = {}, [], 0
-    for name, tensor in tensors.items():
-        blob = tensor.astype(dtype).tobytes()
-        header[name] = {"dtype": code, "shape": tensor.shape, "data_offsets": [at, at + len(blob)]}
-        blobs.append(blob)
-        at += len(blob)
-    head = json.dumps(header).encode()
-    head += b" " * (-len(head) % 8)
+    """Write tensors as they are, those in float64 in the checkpoint's data type."""
+    plain = numpy_dtype(config["dtype"])
+    stored = {
+        name: each.astype(plain if each.dtype == np.float64 else each.dtype) for name, each in tensors.items()
+    }
     folder.mkdir(parents=True)
-    (folder / "rank0.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + b"".join(blobs))
+    save(folder / "rank0.safetensors", stored)
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 

@@ -57,12 +57,13 @@ def test_one_core_is_left_to_server_and_proxy(contract_with, smollm2, machine):
 @pytest.mark.parametrize(
     ("sections", "key"),
     [
-        ({"engine": {"backend": "tensorrt"}}, "engine.backend"),
+        ({"engine": {"backend": "tensorrt"}}, "engine.gpu"),
+        ({"engine": {"build_flags": {"workers": 2}}}, "engine.build_flags"),
         ({"engine": {"tensor_parallel": 2}}, "engine.tensor_parallel"),
         ({"engine": {"gpu": "h100-sxm"}}, "engine.gpu"),
         ({"engine": {"kv_cache": {"tokens_per_block": 64}}}, "engine.kv_cache.tokens_per_block"),
-        ({"quantization": {"weights": "fp8"}}, "quantization.weights"),
-        ({"quantization": {"kv_cache": "int8"}}, "quantization.kv_cache"),
+        ({"quantization": {"weights": "int4-gptq"}}, "quantization.weights"),
+        ({"quantization": {"group_size": 64}}, "quantization.group_size"),
         ({"engine": {"limits": {"max_seq_len": 9000}}}, "engine.limits.max_seq_len"),
         ({"engine": {"limits": {"max_seq_len": 512, "max_input_len": 512}}}, "engine.limits.max_input_len"),
         ({"engine": {"limits": {"max_num_tokens": 16}}}, "engine.limits.max_num_tokens"),

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trtkit.contract.models import Admission as AdmissionRules
-from trtkit.contract.models import OnInfeasible, Order, ServiceClass
+from trtkit.contract.models import ServiceClass
+from trtkit.contract.scheduling import OnInfeasible, Order
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission import (
     Abort,

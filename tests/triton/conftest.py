@@ -13,11 +13,12 @@ import pytest
 import tritonclient.grpc as grpcclient
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.recipe import Plain
 from trtkit.checkpoint.safetensors import SafetensorsWriter, TensorSpec
 from trtkit.engine.cpu.compile import compile_engine
-from trtkit.plan.model import ModelConfig
 from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Zones
 from trtkit.triton.folder import install, write
 from trtkit.triton.repository import render
@@ -184,7 +185,7 @@ def repo(tmp_path_factory, plan, tokenizer_dir) -> Path:
     work = tmp_path_factory.mktemp("triton")
     write_random_llama(work / "hf", plan.model)
     convert(
-        HfCheckpoint.open(work / "hf"), work / "checkpoint", dtype="float32", quantization=plan.quantization
+        HfCheckpoint.open(work / "hf"), work / "checkpoint", dtype="float32", recipe=Plain(plan.quantization)
     )
     (work / "engine").mkdir()
     compile_engine(work / "checkpoint", work / "engine", plan)

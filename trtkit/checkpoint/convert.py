@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from trtkit.checkpoint.cast import cast_chunks
+from trtkit.catalog.architectures import ARCHITECTURES
+from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.hf import HfCheckpoint
-from trtkit.checkpoint.mapping import MappedTensor, map_tensors, tied_copies
+from trtkit.checkpoint.jobs import Job, Layout, Target
+from trtkit.checkpoint.mapping import map_tensors, tied_copies
 from trtkit.checkpoint.progress import Progress, silent
-from trtkit.checkpoint.safetensors import Array, SafetensorsWriter, TensorInfo, TensorSpec
+from trtkit.checkpoint.rank_files import RankFiles
+from trtkit.checkpoint.recipe import Baking, Recipe
+from trtkit.checkpoint.safetensors import TensorInfo, TensorSpec
 from trtkit.checkpoint.staging import staged_folder, write_json
 from trtkit.checkpoint.trtllm_config import DTYPES, write_config
-from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST, rank_file
-from trtkit.errors import ContractError, EnvironmentLacks, InputError, Problem
-from trtkit.plan.types import QuantPlan
-
-WEIGHT_ONLY = "W8A16"
-_ALGORITHMS = (None, WEIGHT_ONLY)
-_WEIGHT_ONLY_MULTIPLE = 64
-"""Both sides of a weight-only layer; TensorRT-LLM pads others by itself and then finds their shapes wrong."""
-
-_PADDING = ", or pad the gated MLP (intermediate_size) with zeros in the source"
+from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST
+from trtkit.errors import ContractError, EnvironmentLacks, InputError
+from trtkit.plan.parallel import parallel_problems
 
 
 @dataclass(frozen=True)
@@ -36,9 +34,83 @@ class ConversionReport:
 
     folder: Path
     tensors: int
+    """Tensors of the model, whatever the number of ranks that hold them."""
+    ranks: int
     bytes_written: int
     tied_embeddings: bool
     """Whether ``lm_head.weight`` is a copy of the embedding; the engine shares them again."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A conversion that has been checked: all that is left is to run it."""
+
+    source: HfCheckpoint
+    recipe: Recipe
+    layout: Layout
+    jobs: Sequence[Job]
+
+    @property
+    def targets(self) -> list[Target]:
+        """Every tensor that will be written."""
+        return [target for job in self.jobs for target in job.targets]
+
+    def bytes_per_rank(self) -> list[int]:
+        """Return the size of each rank's tensors."""
+        sizes, tp = [0] * self.layout.ranks.world, self.layout.ranks.tp
+        for target in self.targets:
+            for tp_rank, shard in enumerate(target.shards):
+                spec = TensorSpec(target.name, target.dtype, shard.shape)
+                sizes[target.stage * tp + tp_rank] += spec.nbytes
+        return sizes
+
+    def config(self) -> dict[str, Any]:
+        """Return the content of ``config.json``."""
+        layout = self.layout
+        baked = self.recipe.baked_for if isinstance(self.recipe, Baking) else {}
+        content = write_config(
+            layout.config, dtype=layout.dtype, quantization=self.recipe.quantization, parallelism=layout.ranks
+        )
+        # Loaders take unknown keys at the top level with a warning.
+        return {**content, "trtkit": dict(baked)} if baked else content
+
+    def run(self, out: Path, progress: Progress = silent) -> ConversionReport:
+        """Write ``config.json`` and one ``rank{r}.safetensors`` per rank to ``out``; all of it or nothing.
+
+        Raises:
+            InputError: The source cannot be written this way; an older ``out`` is untouched.
+            EnvironmentLacks: The disk is too full.
+        """
+        _check_target(out, self.source.folder)
+        _check_tied(self.source)
+        _check_space(out, sum(self.bytes_per_rank()))
+        with staged_folder(out) as staging:
+            written = _write(staging, self.jobs, self.layout.ranks, progress)
+            write_json(staging / CHECKPOINT_CONFIG, self.config())
+        tied = self.layout.config.tie_word_embeddings
+        return ConversionReport(out, len(self.targets), self.layout.ranks.world, written, tied)
+
+
+def prepare(
+    source: HfCheckpoint, *, dtype: str, recipe: Recipe, parallelism: Parallelism = ONE_RANK
+) -> Conversion:
+    """Account for every tensor, from headers alone, and return what is to be done.
+
+    Raises:
+        InputError: The source does not fit the request; all problems of a kind are listed.
+    """
+    if dtype not in DTYPES:
+        raise InputError(f"checkpoints are {', '.join(DTYPES)}, not {dtype!r}")
+    if ARCHITECTURES[source.config.architecture].shares_embedding and parallelism.tp > 1:
+        parallelism = replace(parallelism, parallel_embedding=True)
+    if problems := parallel_problems(source.config, parallelism):
+        raise ContractError(problems)
+    file = str(source.folder)
+    mapped = map_tensors(source.config, source.tensors, file=file, storage=source.storage)
+    layout = Layout(source.config, dtype, parallelism)
+    if problems := recipe.problems(mapped, layout):
+        raise ContractError(condense(problems, file=file))
+    return Conversion(source, recipe, layout, recipe.jobs(mapped, layout))
 
 
 def convert(
@@ -46,64 +118,31 @@ def convert(
     out: Path,
     *,
     dtype: str,
-    quantization: QuantPlan,
-    tensor_parallel: int = 1,
-    pipeline_parallel: int = 1,
+    recipe: Recipe,
+    parallelism: Parallelism = ONE_RANK,
     progress: Progress = silent,
 ) -> ConversionReport:
-    """Write ``config.json`` and ``rank0.safetensors`` to ``out``; all of it or nothing.
-
-    INT8 weight-only keeps the plain weights and names the algorithm: TensorRT-LLM quantizes when it builds, in the
-    layout of the GPU at hand.
+    """Prepare a conversion and run it.
 
     Raises:
         InputError: The source does not fit the request; nothing was written, and an older ``out`` is untouched.
         EnvironmentLacks: The disk is too full.
     """
-    _check_request(dtype, quantization, tensor_parallel, pipeline_parallel)
     _check_target(out, source.folder)
-    mapped = map_tensors(source.config, source.tensors, file=str(source.folder))
-    _check_tied(source)
-    if quantization.quant_algo == WEIGHT_ONLY:
-        _check_multiples(mapped, source.folder)
-    by_name = {tensor.target.name: tensor for tensor in mapped}
-    specs = [TensorSpec(name, dtype, tensor.target.shape) for name, tensor in by_name.items()]
-    _check_space(out, sum(spec.nbytes for spec in specs))
-    with staged_folder(out) as staging:
-        with SafetensorsWriter(staging / rank_file(0), specs) as writer:
-            _write_tensors(writer, by_name, progress)
-        write_json(
-            staging / CHECKPOINT_CONFIG, write_config(source.config, dtype=dtype, quantization=quantization)
-        )
-    return ConversionReport(out, len(specs), writer.nbytes, source.config.tie_word_embeddings)
+    return prepare(source, dtype=dtype, recipe=recipe, parallelism=parallelism).run(out, progress)
 
 
-def _write_tensors(writer: SafetensorsWriter, by_name: dict[str, MappedTensor], progress: Progress) -> None:
-    done, total = 0, writer.nbytes
-    for spec in writer.order:
-        writer.write(spec, _rows(by_name[spec.name].sources, spec.dtype))
-        done += spec.nbytes
-        progress("convert", done, total)
-
-
-def _rows(sources: Sequence[TensorInfo], dtype: str) -> Iterator[Array]:
-    for source in sources:
-        yield from cast_chunks(source, dtype)
-
-
-def _check_request(dtype: str, quantization: QuantPlan, tensor_parallel: int, pipeline_parallel: int) -> None:
-    if dtype not in DTYPES:
-        raise InputError(f"checkpoints are {', '.join(DTYPES)}, not {dtype!r}")
-    for name, ranks in (("tensor_parallel", tensor_parallel), ("pipeline_parallel", pipeline_parallel)):
-        if ranks != 1:
-            raise InputError(
-                f"{name} is {ranks}; this release writes checkpoints for one GPU", hint=f"set {name}: 1"
-            )
-    if quantization.quant_algo not in _ALGORITHMS:
-        message = f"this release does not write {quantization.weights!r} weights ({quantization.quant_algo})"
-        raise InputError(message, hint="use none or int8-wo")
-    if quantization.kv_cache_quant_algo is not None:
-        raise InputError(f"this release does not write a {quantization.kv_cache!r} KV cache", hint="use auto")
+def _write(folder: Path, jobs: Sequence[Job], ranks: Parallelism, progress: Progress) -> int:
+    """Run all jobs; return the bytes of all ranks' tensors."""
+    with RankFiles(folder, [target for job in jobs for target in job.targets], tp=ranks.tp) as files:
+        done, total = 0, files.nbytes
+        for job in jobs:
+            for target, row, block in job.run():
+                done += files.scatter(target, row, block)
+                progress("convert", done, total)
+        # What stays zero, the padding of the vocabulary, was not scattered.
+        progress("convert", total, total)
+    return total
 
 
 def _check_target(out: Path, source: Path) -> None:
@@ -122,7 +161,7 @@ def _check_target(out: Path, source: Path) -> None:
 
 
 def _check_tied(source: HfCheckpoint) -> None:
-    for name, original in tied_copies(source.config).items():
+    for name, original in tied_copies(source.config, source.tensors).items():
         if name in source.tensors and not _equal(source.tensors[name], source.tensors[original]):
             message = f"tie_word_embeddings is true, but {name} differs from {original}"
             hint = "set tie_word_embeddings to false in config.json to keep both"
@@ -133,22 +172,6 @@ def _equal(one: TensorInfo, other: TensorInfo) -> bool:
     if (one.shape, one.dtype) != (other.shape, other.dtype):
         return False
     return all(np.array_equal(a, b) for a, b in zip(one.chunks(), other.chunks(), strict=True))
-
-
-def _check_multiples(mapped: Sequence[MappedTensor], folder: Path) -> None:
-    multiple = _WEIGHT_ONLY_MULTIPLE
-    problems = [
-        Problem(
-            f"INT8 weight-only needs both sides to be multiples of {multiple}, the layer is "
-            f"{tensor.target.shape[0]} x {tensor.target.shape[1]}",
-            key=tensor.target.name,
-            hint="use weights: none" + (_PADDING if ".mlp." in tensor.target.name else ""),
-        )
-        for tensor in mapped
-        if tensor.target.rule.is_linear and any(side % multiple for side in tensor.target.shape)
-    ]
-    if problems:
-        raise ContractError(condense(problems, file=str(folder)))
 
 
 def _check_space(out: Path, needed_bytes: int) -> None:

@@ -8,19 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.safetensors import TensorInfo, read_header
 from trtkit.checkpoint.stand_ins import check_links, lfs_size
+from trtkit.checkpoint.storage import find_storage
+from trtkit.checkpoint.storage.storage import PLAIN, Storage
 from trtkit.errors import InputError, Problem
 from trtkit.plan.hf_config import parse_hf_config
-from trtkit.plan.model import ModelConfig
 
 _CONFIG = "config.json"
 _GENERATION = "generation_config.json"
+_QUANT_CONFIG = "hf_quant_config.json"
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _TOKENIZER = "tokenizer.json"
 _SUFFIXES = {".safetensors", ".json", ".bin", ".model"}
-CONFIG_FILES = (_CONFIG, _GENERATION)
+CONFIG_FILES = (_CONFIG, _GENERATION, _QUANT_CONFIG)
 """Files beside the weights that decide what they mean."""
 _SAVE_AS_SAFETENSORS = (
     "load the model with transformers where you trust it and save it with "
@@ -36,6 +39,8 @@ class HfCheckpoint:
     config: ModelConfig
     tensors: Mapping[str, TensorInfo]
     warnings: tuple[Problem, ...]
+    storage: Storage = PLAIN
+    """How linear layers are kept."""
 
     @classmethod
     def open(cls, folder: Path) -> HfCheckpoint:
@@ -54,13 +59,19 @@ class HfCheckpoint:
             file=str(folder / _CONFIG),
             generation=read_json(generation) if generation.exists() else None,
         )
-        return cls(folder, config, _tensors(folder), tuple(warnings))
+        storage = find_storage(raw, _quant_config(folder), file=str(folder / _CONFIG))
+        return cls(folder, config, _tensors(folder), tuple(warnings), storage)
 
     @property
     def tokenizer_file(self) -> Path | None:
         """Return the tokenizer, or None when the folder has none."""
         path = self.folder / _TOKENIZER
         return path if path.is_file() else None
+
+
+def _quant_config(folder: Path) -> dict[str, Any] | None:
+    path = folder / _QUANT_CONFIG
+    return read_json(path) if path.exists() else None
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -2,67 +2,100 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from trtkit.catalog.architectures import ARCHITECTURES, Architecture
 from trtkit.catalog.architectures.architecture import Dim, Source, TensorRule, When
+from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.condense import condense
+from trtkit.checkpoint.expected import ExpectedTensor, architecture_of, expected_tensors
 from trtkit.checkpoint.safetensors import TensorInfo
+from trtkit.checkpoint.storage.storage import PLAIN, WEIGHT, PartSpec, Storage, Stored
 from trtkit.errors import ContractError, Problem
-from trtkit.plan.model import ModelConfig
+from trtkit.plan.tensors import source_shape
 
-_FLOATS = frozenset({"bfloat16", "float16", "float32"})
-_HEAD_DIMS = frozenset({Dim.Q, Dim.KV})
+FLOATS = ("bfloat16", "float16", "float32")
+_HEAD_DIMS = frozenset({Dim.Q, Dim.KV, Dim.QKV, Dim.HEAD})
+_LAYER_NUMBER = re.compile(r"\.(?:\d+|\{layer\})\.")
 _TWO_MODELS = "config.json and weights are from different models: take both from one place"
-_BIASES = (When.ATTN_BIAS, When.MLP_BIAS)
-_FLAGS = {When.ATTN_BIAS: "attention_bias", When.MLP_BIAS: "mlp_bias", When.UNTIED: "tie_word_embeddings"}
-
-
-@dataclass(frozen=True)
-class ExpectedTensor:
-    """A tensor that the model must have in the TensorRT-LLM checkpoint (one rank)."""
-
-    name: str
-    shape: tuple[int, ...]
-    rule: TensorRule
-    layer: int | None
+_BIASES = {When.ATTN_BIAS: "attn_bias", When.MLP_BIAS: "mlp_bias"}
+"""Biases and the field of ``ModelConfig`` that says whether they are there."""
 
 
 @dataclass(frozen=True)
 class MappedTensor:
-    """An expected tensor and the source tensors whose rows, one after the other, it consists of."""
+    """An expected tensor and the sources it consists of, by rows: for each expert, each source of the rule."""
 
     target: ExpectedTensor
-    sources: tuple[TensorInfo, ...]
+    sources: tuple[Stored, ...]
+
+    @property
+    def plain(self) -> tuple[TensorInfo, ...]:
+        """The tensors of sources that are not quantized."""
+        return tuple(source.parts[WEIGHT] for source in self.sources)
 
 
-def expected_tensors(config: ModelConfig) -> list[ExpectedTensor]:
-    """Return every tensor of the target, with its shape."""
-    return [
-        ExpectedTensor(rule.target.format(layer=layer), _target_shape(rule, config), rule, layer)
-        for rule, layer in _rules(config)
-    ]
-
-
-def map_tensors(config: ModelConfig, tensors: Mapping[str, TensorInfo], *, file: str) -> list[MappedTensor]:
+def map_tensors(
+    config: ModelConfig, tensors: Mapping[str, TensorInfo], *, file: str, storage: Storage = PLAIN
+) -> list[MappedTensor]:
     """Return where every target tensor comes from. ``file`` is named in problems.
 
     Raises:
-        ContractError: Tensors are missing, left over, of another shape than the configuration says, or not
-            floating point; all of them are listed.
+        ContractError: Tensors are missing, left over, of another shape than the configuration says, or of another
+            data type than the storage has; all of them are listed.
     """
     check_layers(config, tensors, file=file)
-    expected = expected_tensors(config)
-    problems = [problem for target in expected for problem in _source_problems(config, target, tensors)]
-    problems += _leftovers(config, expected, tensors)
+    prefix = _left_out_prefix(config, tensors)
+    targets = [(target, _wanted(target, config, storage, prefix)) for target in expected_tensors(config)]
+    problems = [
+        problem for target, wanted in targets for problem in _source_problems(config, target, wanted, tensors)
+    ]
+    problems += _leftovers(config, [wanted for _, wanted in targets], tensors, storage, prefix)
     for biases, problem in _uneven_biases(config, tensors):
         # Neither value of the flag would help: what either one asks for is not worth telling.
         problems = [problem, *(other for other in problems if _in_layer(other.key) not in biases)]
     if problems:
         raise ContractError(condense(problems, file=file))
-    return [MappedTensor(target, tuple(tensors[name] for name, _ in _sources(target))) for target in expected]
+    return [
+        MappedTensor(target, tuple(_stored(item, tensors) for item in wanted)) for target, wanted in targets
+    ]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """A source as it should be found."""
+
+    name: str
+    shape: tuple[int, ...]
+    source: Source
+    parts: Mapping[str, PartSpec]
+
+
+def _wanted(target: ExpectedTensor, config: ModelConfig, storage: Storage, prefix: str) -> list[_Wanted]:
+    found = []
+    experts = range(config.moe.num_experts) if config.moe and target.rule.per_expert else (None,)
+    for expert in experts:
+        for source in target.rule.sources:
+            name = source.name.format(layer=target.layer, expert=expert).removeprefix(prefix)
+            shape = source_shape(source, config)
+            parts = storage.parts(name, shape) if target.rule.is_linear else None
+            plain = {WEIGHT: PartSpec(name, shape, FLOATS)}
+            found.append(_Wanted(name, shape, source, plain if parts is None else parts))
+    return found
+
+
+def _stored(wanted: _Wanted, tensors: Mapping[str, TensorInfo]) -> Stored:
+    parts = {
+        key: tensors[name] for key, part in wanted.parts.items() for name in part.names if name in tensors
+    }
+    return Stored(wanted.name, wanted.shape, parts)
+
+
+def _left_out_prefix(config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> str:
+    prefix = architecture_of(config).optional_prefix
+    return "" if any(name.startswith(prefix) for name in tensors) else prefix
 
 
 def check_layers(config: ModelConfig, tensors: Mapping[str, TensorInfo], *, file: str) -> None:
@@ -76,75 +109,54 @@ def check_layers(config: ModelConfig, tensors: Mapping[str, TensorInfo], *, file
         raise ContractError([Problem(message, key="num_hidden_layers", hint=_TWO_MODELS, file=file)])
 
 
-def tied_copies(config: ModelConfig) -> dict[str, str]:
+def tied_copies(config: ModelConfig, tensors: Mapping[str, TensorInfo]) -> dict[str, str]:
     """Return the source tensors that tying makes superfluous, each with the one that stands for it."""
-    rules = _architecture(config).tensors if config.tie_word_embeddings else ()
+    prefix = _left_out_prefix(config, tensors)
+    rules = architecture_of(config).tensors if config.tie_word_embeddings else ()
     shared = {rule.target: rule.sources[0].name for rule in rules if rule.when is When.TIED}
-    return {rule.sources[0].name: shared[rule.target] for rule in rules if rule.when is When.UNTIED}
-
-
-def _rules(config: ModelConfig) -> Iterator[tuple[TensorRule, int | None]]:
-    present = {
-        When.ALWAYS: True,
-        When.ATTN_BIAS: config.attn_bias,
-        When.MLP_BIAS: config.mlp_bias,
-        When.TIED: config.tie_word_embeddings,
-        When.UNTIED: not config.tie_word_embeddings,
+    return {
+        rule.sources[0].name.removeprefix(prefix): shared[rule.target].removeprefix(prefix)
+        for rule in rules
+        if rule.when is When.UNTIED
     }
-    for rule in _architecture(config).tensors:
-        if present[rule.when]:
-            for layer in range(config.num_layers) if rule.per_layer else (None,):
-                yield rule, layer
-
-
-def _architecture(config: ModelConfig) -> Architecture:
-    return ARCHITECTURES[config.architecture]
-
-
-def _sources(target: ExpectedTensor) -> list[tuple[str, Source]]:
-    return [(source.name.format(layer=target.layer), source) for source in target.rule.sources]
-
-
-def _shape(source: Source, config: ModelConfig) -> tuple[int, ...]:
-    sizes = {
-        Dim.HIDDEN: config.hidden_size,
-        Dim.Q: config.num_heads * config.head_size,
-        Dim.KV: config.num_kv_heads * config.head_size,
-        Dim.INTERMEDIATE: config.intermediate_size,
-        Dim.VOCAB: config.vocab_size,
-    }
-    return tuple(sizes[dim] for dim in source.shape)
-
-
-def _target_shape(rule: TensorRule, config: ModelConfig) -> tuple[int, ...]:
-    shapes = [_shape(source, config) for source in rule.sources]
-    return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
 
 def _source_problems(
-    config: ModelConfig, target: ExpectedTensor, tensors: Mapping[str, TensorInfo]
+    config: ModelConfig, target: ExpectedTensor, wanted: list[_Wanted], tensors: Mapping[str, TensorInfo]
 ) -> Iterator[Problem]:
-    for name, source in _sources(target):
-        shape = _shape(source, config)
-        if name not in tensors:
-            yield Problem("the tensor is missing", key=name, hint=_missing_hint(target.rule))
-        elif tensors[name].shape != shape:
-            message = f"config.json asks for {_text(shape)}, the tensor is {_text(tensors[name].shape)}"
-            yield Problem(message, key=name, hint=_shape_hint(source, config))
-        elif (dtype := tensors[name].dtype) not in _FLOATS:
-            message = f"is {dtype}; sources of {', '.join(sorted(_FLOATS))} can be converted"
-            hint = "save it as float32" if dtype == "float64" else "give the checkpoint it was quantized from"
-            yield Problem(message, key=name, hint=hint)
+    for item in wanted:
+        for part in item.parts.values():
+            found = [name for name in part.names if name in tensors]
+            info = tensors[found[0]] if found else None
+            if info is None:
+                if not part.optional:
+                    yield Problem(
+                        "the tensor is missing", key=part.name, hint=_missing_hint(target.rule, config)
+                    )
+            elif len(found) > 1:
+                message = f"is there under another name too: {', '.join(found[1:])}"
+                yield Problem(message, key=found[0], hint="remove the one that the model was not made with")
+            elif not part.fits(info.shape):
+                message = f"config.json asks for {_text(part.shape)}, the tensor is {_text(info.shape)}"
+                yield Problem(message, key=info.name, hint=_shape_hint(item.source, config))
+            elif info.dtype not in part.dtypes:
+                message = f"is {info.dtype}; sources of {', '.join(part.dtypes)} can be converted"
+                hint = (
+                    "save it as float32"
+                    if info.dtype == "float64"
+                    else "give the checkpoint it was quantized from"
+                )
+                yield Problem(message, key=info.name, hint=hint)
 
 
-def _missing_hint(rule: TensorRule) -> str:
+def _missing_hint(rule: TensorRule, config: ModelConfig) -> str:
     if rule.when is When.UNTIED:
         return (
             "tie_word_embeddings is false, so the head has weights of its own: download the checkpoint whole, or "
             "set tie_word_embeddings to true in config.json if the model was trained that way"
         )
-    if rule.when in _FLAGS:
-        return f"config.json says {_FLAGS[rule.when]} is true: correct it if the model has no such biases"
+    if flag := _flag(config, rule.when):
+        return f"{flag} is true, by config.json or by its class: make it false if there are no such biases"
     return "download the checkpoint whole"
 
 
@@ -158,13 +170,23 @@ def _shape_hint(source: Source, config: ModelConfig) -> str:
 
 
 def _leftovers(
-    config: ModelConfig, expected: list[ExpectedTensor], tensors: Mapping[str, TensorInfo]
+    config: ModelConfig,
+    wanted: list[list[_Wanted]],
+    tensors: Mapping[str, TensorInfo],
+    storage: Storage,
+    prefix: str,
 ) -> Iterator[Problem]:
-    used = {name for target in expected for name, _ in _sources(target)} | set(tied_copies(config))
-    ignored = _architecture(config).ignored_tensors
-    flags = {name: _FLAGS[when] for when in _BIASES for name in _bias_names(config, when)}
+    parts = [part for items in wanted for item in items for part in item.parts.values()]
+    used = {name for part in parts for name in part.names}
+    used |= set(tied_copies(config, tensors))
+    ignored = [pattern.removeprefix(prefix) for pattern in architecture_of(config).ignored_tensors]
+    flags = {name: _flag(config, when) for when in _BIASES for name in _bias_names(config, when)}
     for name in tensors:
-        if name in used or any(fnmatchcase(name, pattern) for pattern in ignored):
+        if (
+            name in used
+            or storage.superfluous(name)
+            or any(fnmatchcase(name, pattern) for pattern in ignored)
+        ):
             continue
         flag = flags.get(_in_layer(name))
         hint = f"set {flag} to true in config.json if the model was trained with it" if flag else ""
@@ -186,14 +208,20 @@ def _uneven_biases(
             yield names, Problem(message, hint=hint)
 
 
+def _flag(config: ModelConfig, when: When) -> str:
+    """Return the family's key in ``config.json`` for biases; empty where the class alone decides."""
+    keys = architecture_of(config).keys[_BIASES[when]] if when in _BIASES else ()
+    return keys[0] if keys else ""
+
+
 def _bias_names(config: ModelConfig, when: When) -> list[str]:
-    rules = _architecture(config).tensors
+    rules = architecture_of(config).tensors
     return [_in_layer(source.name) for rule in rules if rule.when is when for source in rule.sources]
 
 
 def _in_layer(name: str) -> str:
-    """Return what follows ``model.layers.N.``."""
-    return name.split(".", 3)[-1]
+    """Return what follows the number of the layer."""
+    return _LAYER_NUMBER.split(name, maxsplit=1)[-1]
 
 
 def _text(shape: tuple[int, ...]) -> str:

@@ -1,8 +1,9 @@
-"""Where a model comes from: a folder, a GGUF file, or a wheel on PyPI. Nothing else is ever fetched."""
+"""Where a model comes from: a folder, a GGUF file, a wheel on PyPI or a model on a hub; fetched only by prefix."""
 
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -13,7 +14,12 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from trtkit.checkpoint.gguf import REVISION, convert_gguf
+from trtkit.checkpoint.folder import check_folder
+from trtkit.checkpoint.gguf.file import part_paths
+from trtkit.checkpoint.gguf.folder import REVISION, convert_gguf
+from trtkit.checkpoint.gguf.tokenizer import why_missing
+from trtkit.checkpoint.hub import PREFIX as HUB
+from trtkit.checkpoint.hub import HubModel, fetch_model, find_model
 from trtkit.checkpoint.inventory import is_whole
 from trtkit.checkpoint.packages import PACKAGES
 from trtkit.checkpoint.pip import download_wheel
@@ -24,36 +30,42 @@ from trtkit.errors import EnvironmentLacks, InputError, VerificationError
 _PYPI = "pypi:"
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://.*", re.IGNORECASE)
 _KNOWN = ", ".join(_PYPI + name for name in PACKAGES)
-_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@[\w./-]+)?")
+_log = logging.getLogger(__name__)
 
 
 def resolve(source: str, base: Path, store: Path, progress: Progress) -> Path:
     """Return the Hugging Face folder that ``source`` stands for.
 
     A path is relative to ``base``, the contract's folder. A GGUF file and ``pypi:NAME==VERSION`` are converted once
-    into ``store``; processes that want the same model at the same time wait for each other.
+    into ``store``; processes that want the same model at the same time wait for each other. ``hf:ORG/NAME@REVISION``
+    is kept in the hub's own cache.
 
     Raises:
         InputError: There is no such model, or it cannot be read.
-        EnvironmentLacks: The package index cannot be reached, the store cannot be written, or a library is not
-            installed.
+        EnvironmentLacks: The package index or the hub cannot be reached, the store cannot be written, or a library is
+            not installed.
         VerificationError: The index served another file than the pinned one.
     """
     if source.startswith(_PYPI):
         return _package(source.removeprefix(_PYPI), store, progress)
+    if source.startswith(HUB):
+        return fetch_model(HubModel.parse(source), progress)
     if _URL.fullmatch(source):
         message = f"{source!r} is a URL, and trtkit fetches none"
         hint = (
-            f"sources are Hugging Face folders, .gguf files, and {_KNOWN}: download it, then name its place"
+            f"sources are Hugging Face folders, .gguf files, {HUB}ORG/NAME and {_KNOWN}: "
+            "download it, then name its place"
         )
         raise InputError(message, hint=hint)
     path = base / os.path.expanduser(source)
     if path.is_dir():
+        check_folder(path)
         return path.resolve()
     if path.is_file():
         return _file(path, store, progress)
     if _HUB_NAME.fullmatch(source):
-        hint = f"`hf download {source} --local-dir {base / Path(source).name}`, then name that folder"
+        hint = f"name it {HUB}{source} to have it fetched"
         message = f"no folder {source!r}; if a model on a hub is meant, trtkit never fetches one silently"
         raise InputError(message, path=base, hint=hint)
     raise InputError(
@@ -63,6 +75,8 @@ def resolve(source: str, base: Path, store: Path, progress: Progress) -> Path:
 
 def find(source: str, base: Path, store: Path) -> Path | None:
     """Return the folder that :func:`resolve` would return, or None when that would have to fetch or convert."""
+    if source.startswith(HUB):
+        return find_model(HubModel.parse(source))
     if source.startswith(_PYPI):
         requirement = source.removeprefix(_PYPI)
         kept = _package_folder(requirement, store) if requirement in PACKAGES else None
@@ -84,9 +98,11 @@ def _file(path: Path, store: Path, progress: Progress) -> Path:
 
 def _file_folder(path: Path, store: Path) -> Path:
     """Name a file by place, size and time: hashing gigabytes at each start would cost more than converting them."""
-    stat, place = path.stat(), path.resolve()
-    key = hashlib.sha256(f"{place}\0{stat.st_size}\0{stat.st_mtime_ns}\0{REVISION}".encode()).hexdigest()[:16]
-    return store / f"{path.stem}-{key}"
+    parts = part_paths(path)
+    stats = [(str(part.resolve()), part.stat()) for part in parts]
+    facts = [f"{place}\0{stat.st_size}\0{stat.st_mtime_ns}" for place, stat in stats]
+    key = hashlib.sha256("\0".join([*facts, str(REVISION)]).encode()).hexdigest()[:16]
+    return store / f"{parts[0].stem}-{key}"
 
 
 def _package_folder(requirement: str, store: Path) -> Path:
@@ -116,6 +132,8 @@ def _keep(out: Path, make: Callable[[Path], None]) -> Path:
         with _locked(out):
             if not is_whole(out):  # another process may have made it while this one waited
                 make(out)
+    if reason := why_missing(out):
+        _log.warning("warning: %s: can be converted but not served without a tokenizer: %s", out, reason)
     return out
 
 

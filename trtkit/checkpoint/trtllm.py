@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from trtkit.catalog.architectures import ARCHITECTURES
+from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.parallel import Parallelism
+from trtkit.catalog.schemes import BAKED, KV_CACHE_SCALE, MODEL_DTYPE, SCHEMES
 from trtkit.checkpoint.condense import condense
-from trtkit.checkpoint.convert import WEIGHT_ONLY
+from trtkit.checkpoint.expected import expected_tensors
 from trtkit.checkpoint.hf import read_json
-from trtkit.checkpoint.mapping import ExpectedTensor, check_layers, expected_tensors
+from trtkit.checkpoint.jobs import Layout, Target
+from trtkit.checkpoint.mapping import check_layers
 from trtkit.checkpoint.safetensors import Array, TensorInfo, read_header
-from trtkit.checkpoint.trtllm_config import read_config
+from trtkit.checkpoint.trtllm_config import read_config, read_mapping
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.errors import ContractError, InputError, Problem
-from trtkit.plan.model import ModelConfig
+from trtkit.plan.parallel import parallel_problems
 
 _BUFFERS = ("embed_positions*", "rotary_inv_freq*")
 """Tables that some versions of TensorRT-LLM's converter add and its loader computes again."""
@@ -25,48 +29,52 @@ _BUFFERS = ("embed_positions*", "rotary_inv_freq*")
 
 @dataclass(frozen=True)
 class TrtllmCheckpoint:
-    """An opened checkpoint of one rank; tensors are described, not loaded."""
+    """An opened checkpoint; tensors are described, not loaded."""
 
     folder: Path
     config: Mapping[str, Any]
-    tensors: Mapping[str, TensorInfo]
+    parallelism: Parallelism
+    ranks: tuple[Mapping[str, TensorInfo], ...]
+    """Tensors of each rank by name."""
 
     @classmethod
     def open(cls, folder: Path) -> TrtllmCheckpoint:
-        """Read configuration and header.
+        """Read configuration and headers.
 
         Raises:
-            InputError: A file is missing or damaged, or there is more than one rank.
+            InputError: A file is missing or damaged.
         """
         config = read_json(folder / CHECKPOINT_CONFIG)
-        ranks = _section(config, "mapping").get("world_size", 1)
-        if ranks != 1:
-            raise InputError(
-                f"the checkpoint is for {ranks} GPUs; this release reads those for one", path=folder
-            )
-        return cls(folder, config, read_header(folder / rank_file(0)))
+        parallelism = read_mapping(config, path=folder / CHECKPOINT_CONFIG)
+        ranks = tuple(read_header(folder / rank_file(rank)) for rank in range(parallelism.world))
+        return cls(folder, config, parallelism, ranks)
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """Tensors of the first rank; all of them when there is only one."""
+        return self.ranks[0]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all tensors."""
+        """Names of the first rank's tensors."""
         return tuple(self.tensors)
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
 
-    def info(self, name: str) -> TensorInfo:
+    def info(self, name: str, rank: int = 0) -> TensorInfo:
         """Return a tensor's data type, shape and place.
 
         Raises:
             InputError: There is no such tensor.
         """
-        if name not in self.tensors:
+        if name not in self.ranks[rank]:
             raise InputError(f"there is no tensor {name}", path=self.folder, hint="run `trtkit verify` on it")
-        return self.tensors[name]
+        return self.ranks[rank][name]
 
-    def tensor(self, name: str) -> Array:
+    def tensor(self, name: str, rank: int = 0) -> Array:
         """Return a read-only view of a tensor (bfloat16 as ``ml_dtypes.bfloat16``)."""
-        return self.info(name).read()
+        return self.info(name, rank).read()
 
 
 def verify(folder: Path) -> list[Problem]:
@@ -74,12 +82,16 @@ def verify(folder: Path) -> list[Problem]:
     try:
         checkpoint = TrtllmCheckpoint.open(folder)
         config = _model(checkpoint)
-        check_layers(config, checkpoint.tensors, file=str(folder / CHECKPOINT_CONFIG))
+        expected = _expected(checkpoint, config)
     except ContractError as error:
         return list(error.problems)
     except InputError as error:
         return [Problem(error.message, hint=error.hint, file=error.path or str(folder))]
-    return condense(_tensor_problems(checkpoint, config), file=str(folder / rank_file(0)))
+    problems = []
+    for rank, tensors in enumerate(checkpoint.ranks):
+        found = _tensor_problems(expected.get(rank, {}), tensors)
+        problems += condense(found, file=str(folder / rank_file(rank)))
+    return [*problems, *_extra_ranks(checkpoint)]
 
 
 def _model(checkpoint: TrtllmCheckpoint) -> ModelConfig:
@@ -90,10 +102,51 @@ def _model(checkpoint: TrtllmCheckpoint) -> ModelConfig:
         raise InputError(
             f"the architecture {name!r} is not supported", path=path, hint=f"supported: {supported}"
         )
-    algorithm = _section(checkpoint.config, "quantization").get("quant_algo")
-    if algorithm not in (None, WEIGHT_ONLY):
-        raise InputError(f"this release cannot verify {algorithm} checkpoints", path=path)
-    return read_config(checkpoint.config, path=path)
+    config = read_config(checkpoint.config, path=path)
+    check_layers(config, checkpoint.tensors, file=str(path))
+    if problems := parallel_problems(config, checkpoint.parallelism):
+        raise ContractError([replace(problem, file=str(path)) for problem in problems])
+    return config
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    shape: tuple[int, ...]
+    dtypes: tuple[str, ...]
+
+
+def _expected(checkpoint: TrtllmCheckpoint, config: ModelConfig) -> dict[int, dict[str, _Wanted]]:
+    """Return what each rank has to hold."""
+    quantization = _section(checkpoint.config, "quantization")
+    algorithm, path = quantization.get("quant_algo"), checkpoint.folder / CHECKPOINT_CONFIG
+    if not (algorithm is None or isinstance(algorithm, str)) or algorithm not in SCHEMES:
+        raise InputError(f"the algorithm {algorithm!r} is not known", path=path)
+    baked = BAKED if _section(checkpoint.config, "trtkit").get("layout") else SCHEMES
+    scheme, group_size = baked.get(algorithm, SCHEMES[algorithm]), quantization.get("group_size", 1)
+    if type(group_size) is not int or group_size < 1:
+        raise InputError(f"group_size is {group_size!r}", path=path)
+    layout = Layout(config, config.dtype, checkpoint.parallelism)
+    wanted: dict[int, dict[str, _Wanted]] = {rank: {} for rank in range(checkpoint.parallelism.world)}
+
+    def want(target: Target, dtypes: tuple[str, ...] = ()) -> None:
+        for tp_rank, shard in enumerate(target.shards):
+            rank = target.stage * checkpoint.parallelism.tp + tp_rank
+            accepted = tuple(config.dtype if name == MODEL_DTYPE else name for name in dtypes)
+            wanted[rank][target.name] = _Wanted(shard.shape, accepted or (target.dtype,))
+
+    for tensor in expected_tensors(config):
+        if not tensor.rule.is_linear:
+            want(layout.whole(tensor))
+            continue
+        for part in scheme.parts:
+            if part.applies(tensor.name, quantization):
+                want(layout.part(tensor, part, group_size), part.dtypes)
+    kv_parts = (KV_CACHE_SCALE,) if quantization.get("kv_cache_quant_algo") else ()
+    for layer in range(config.num_layers):
+        for layer_part in (*scheme.layer_parts, *kv_parts):
+            if layer_part.applies(quantization):
+                want(layout.layer_part(layer, layer_part), layer_part.dtypes)
+    return wanted
 
 
 def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
@@ -101,30 +154,36 @@ def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     return section if isinstance(section, Mapping) else {}
 
 
-def _tensor_problems(checkpoint: TrtllmCheckpoint, config: ModelConfig) -> list[Problem]:
-    expected = {tensor.name: tensor for tensor in expected_tensors(config)}
-    problems = [
-        Problem("the tensor is missing", key=name) for name in expected if name not in checkpoint.tensors
-    ]
-    for name, info in checkpoint.tensors.items():
+def _tensor_problems(expected: Mapping[str, _Wanted], tensors: Mapping[str, TensorInfo]) -> list[Problem]:
+    problems = [Problem("the tensor is missing", key=name) for name in expected if name not in tensors]
+    for name, info in tensors.items():
         if any(fnmatchcase(name, pattern) for pattern in _BUFFERS):
             continue
         if name not in expected:
             problems.append(Problem("the tensor is none of this architecture's", key=name))
         else:
-            problems += _differences(info, expected[name], config.dtype)
+            problems += _differences(info, expected[name])
     return problems
 
 
-def _differences(info: TensorInfo, expected: ExpectedTensor, dtype: str) -> list[Problem]:
-    if info.dtype == "int8" and expected.rule.is_linear:
+def _differences(info: TensorInfo, wanted: _Wanted) -> list[Problem]:
+    if info.dtype == "int8" and info.name.endswith(".weight") and "int8" not in wanted.dtypes:
         message = "holds weights in the layout of one GPU family, not the portable form"
         return [Problem(message, key=info.name, hint="convert the source again with trtkit")]
     problems = []
-    if info.shape != expected.shape:
-        message = f"shape is {list(info.shape)}, config.json asks for {list(expected.shape)}"
+    if info.shape != wanted.shape:
+        message = f"shape is {list(info.shape)}, config.json asks for {list(wanted.shape)}"
         problems.append(Problem(message, key=info.name))
-    if info.dtype != dtype:
-        message = f"data type is {info.dtype}, config.json says {dtype}"
+    if info.dtype not in wanted.dtypes:
+        message = f"data type is {info.dtype}, config.json says {' or '.join(wanted.dtypes)}"
         problems.append(Problem(message, key=info.name))
     return problems
+
+
+def _extra_ranks(checkpoint: TrtllmCheckpoint) -> list[Problem]:
+    known = {rank_file(rank) for rank in range(checkpoint.parallelism.world)}
+    extra = sorted(path.name for path in checkpoint.folder.glob(rank_file("*")) if path.name not in known)
+    message = (
+        f"config.json is for {checkpoint.parallelism.world} rank(s), the file belongs to another conversion"
+    )
+    return [Problem(message, file=str(checkpoint.folder / name), hint="remove it") for name in extra]

@@ -8,10 +8,10 @@ from typing import Any
 
 import trtkit
 from trtkit.catalog.architectures import ARCHITECTURES
+from trtkit.catalog.model import ModelConfig, Moe
+from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.errors import InputError
 from trtkit.plan.hf_fields import is_positive
-from trtkit.plan.model import ModelConfig
-from trtkit.plan.types import QuantPlan
 
 DTYPES = ("bfloat16", "float16", "float32")
 _FIELDS = {
@@ -39,12 +39,15 @@ _COUNTS = frozenset({
     "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_size",
     "intermediate_size", "vocab_size", "max_position_embeddings",
 })  # fmt: skip
+_MOST_RANKS = 4096
 _NUMBERS = frozenset({"norm_epsilon", "rotary_base"})
 _FLAGS = frozenset({"attn_bias", "mlp_bias"})
 
 
-def write_config(config: ModelConfig, *, dtype: str, quantization: QuantPlan) -> dict[str, Any]:
-    """Return the content of ``config.json`` for one rank.
+def write_config(
+    config: ModelConfig, *, dtype: str, quantization: Mapping[str, Any], parallelism: Parallelism = ONE_RANK
+) -> dict[str, Any]:
+    """Return the content of ``config.json``.
 
     ``mapping`` and ``quantization`` become keyword arguments of the loader: a key that its version does not know is
     a TypeError there, so both hold the least.
@@ -55,14 +58,33 @@ def write_config(config: ModelConfig, *, dtype: str, quantization: QuantPlan) ->
         **content,
         "dtype": dtype,
         "logits_dtype": "float32",
-        **ARCHITECTURES[config.architecture].engine_config,
-        "use_parallel_embedding": False,
+        # The runtime's max_attention_window; nothing in the engine depends on it.
+        **({"sliding_window": config.sliding_window} if config.sliding_window else {}),
+        **({"moe": _moe(config.moe)} if config.moe else {}),
+        **config.numerics,
+        **ARCHITECTURES[config.architecture].engine_config(config),
+        "use_parallel_embedding": parallelism.parallel_embedding,
         "embedding_sharding_dim": 0,
-        "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1},
-        "quantization": {
-            "quant_algo": quantization.quant_algo,
-            "kv_cache_quant_algo": quantization.kv_cache_quant_algo,
-        },
+        "mapping": _mapping(parallelism),
+        "quantization": dict(quantization),
+    }
+
+
+def _mapping(ranks: Parallelism) -> dict[str, int]:
+    mapping = {"world_size": ranks.world, "tp_size": ranks.tp, "pp_size": ranks.pp}
+    # Without the keys loaders divide every expert among all ranks.
+    experts = {"moe_tp_size": ranks.moe_tp, "moe_ep_size": ranks.moe_ep}
+    return {**mapping, **experts} if ranks.moe_ep > 1 else mapping
+
+
+def _moe(moe: Moe) -> dict[str, int]:
+    """Return ``MoeConfig``'s keyword arguments; modes are NONE 0 and RENORMALIZE 1."""
+    shared = {"shared_expert_intermediate_size": moe.shared_intermediate_size}
+    return {
+        "num_experts": moe.num_experts,
+        "top_k": moe.experts_per_token,
+        "normalization_mode": int(moe.renormalize),
+        **(shared if moe.shared_intermediate_size else {}),
     }
 
 
@@ -77,13 +99,67 @@ def read_config(content: Mapping[str, Any], *, path: Path) -> ModelConfig:
     for key in keys:
         if key not in content or not _can_be(key, content[key]):
             raise InputError(f"{key} is missing or malformed", path=path)
+    arch = ARCHITECTURES[content["architecture"]]
+    for key in (*arch.numerics, *arch.engine_keys):
+        if key not in content:
+            raise InputError(f"{key} is missing", path=path)
     return ModelConfig(
-        **{_FIELDS[key]: content[key] for key in keys},
+        **{_FIELDS[key]: content[key] for key in keys} | dict(arch.model_fields(content)),
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_ids=(),
         pad_token_id=None,
+        moe=_read_moe(content, path) if "num_experts" in arch.keys else None,
+        sliding_window=_window(content),
+        numerics={key: content[key] for key in arch.numerics},
     )
+
+
+def _window(content: Mapping[str, Any]) -> int | None:
+    """Return the window; one that the longest sequence does not exceed is none."""
+    window = content.get("sliding_window")
+    return window if type(window) is int and window < content["max_position_embeddings"] else None
+
+
+def read_mapping(content: Mapping[str, Any], *, path: Path) -> Parallelism:
+    """Return the ranks that the ``config.json`` at ``path`` is for.
+
+    Raises:
+        InputError: The numbers contradict each other.
+    """
+    given = content.get("mapping") or {}
+    if not isinstance(given, Mapping):
+        raise InputError("mapping is no object", path=path)
+    world, tp, pp, moe_ep = (given.get(key, 1) for key in ("world_size", "tp_size", "pp_size", "moe_ep_size"))
+    moe_ep = 1 if moe_ep == -1 else moe_ep  # loaders' own word for "no groups"
+    if (
+        not all(type(size) is int and 0 < size <= _MOST_RANKS for size in (world, tp, pp, moe_ep))
+        or world != tp * pp
+    ):
+        message = (
+            f"mapping has world_size {world!r}, tp_size {tp!r}, pp_size {pp!r} and moe_ep_size {moe_ep!r}"
+        )
+        raise InputError(f"{message}, which do not fit", path=path, hint="convert the source again")
+    return Parallelism(tp, pp, moe_ep, parallel_embedding=bool(content.get("use_parallel_embedding")))
+
+
+def _read_moe(content: Mapping[str, Any], path: Path) -> Moe:
+    moe = content.get("moe")
+    if not isinstance(moe, Mapping):
+        raise InputError("moe is missing or malformed", path=path)
+    sizes: dict[str, Any] = {
+        "moe.num_experts": moe.get("num_experts"),
+        "moe.top_k": moe.get("top_k"),
+        # Families without a width of their own for experts have the dense one.
+        "moe_intermediate_size": content.get("moe_intermediate_size", content["intermediate_size"]),
+        "moe_shared_expert_intermediate_size": content.get("moe_shared_expert_intermediate_size", 0),
+    }
+    for key, size in sizes.items():
+        if type(size) is not int or size < (key != "moe_shared_expert_intermediate_size"):
+            raise InputError(f"{key} is missing or malformed", path=path)
+    # The loader takes a mode that is not there for RENORMALIZE.
+    experts, chosen, width, shared_width = sizes.values()
+    return Moe(experts, chosen, width, shared_width, renormalize=moe.get("normalization_mode", 1) == 1)
 
 
 def _can_be(key: str, value: Any) -> bool:

@@ -10,7 +10,21 @@ try:
     import typer
 
     import trtkit
-    from trtkit.cli import build, checkpoint, doctor, explain, export, plan, proxy, repo, serve, simulate, up
+    from trtkit.cli import (
+        build,
+        calibrate,
+        checkpoint,
+        doctor,
+        explain,
+        export,
+        gate,
+        plan,
+        proxy,
+        repo,
+        serve,
+        simulate,
+        up,
+    )
     from trtkit.cli.console import report_error, tell_program
     from trtkit.errors import EnvironmentLacks, InputError, TrtkitError
 except KeyboardInterrupt:  # Ctrl-C before main() can take it
@@ -31,6 +45,8 @@ _EXTRA_OF = {
     "tokenizers": "proxy",
     "openvino": "cpu",
     "openvino_genai": "cpu",
+    "torch": "calib",
+    "transformers": "calib",
 }
 """Top-level packages that come with an extra."""
 
@@ -42,7 +58,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (plan, checkpoint, build, repo, serve, proxy, up, simulate, explain, doctor):
+for verb in (plan, calibrate, checkpoint, gate, build, repo, serve, proxy, up, simulate, explain, doctor):
     verb.register(app)
 app.add_typer(export.app, name="export")
 

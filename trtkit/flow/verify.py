@@ -12,17 +12,21 @@ from trtkit.errors import InputError, Problem
 def verify_folder(folder: Path) -> tuple[str, list[Problem]]:
     """Return what the folder is and what is wrong with it.
 
-    A checkpoint is checked against its own ``config.json`` (names, shapes, data types; header-only), a model
-    repository is parsed and linted, and whatever has a manifest is compared with it byte for byte.
+    A checkpoint, TensorRT-LLM's or Hugging Face's, is checked against its own ``config.json`` (names, shapes, data
+    types; header-only), a model repository is parsed and linted, and whatever has a manifest is compared with it byte
+    for byte.
 
     Raises:
-        InputError: The folder is none of these.
+        InputError: The folder is none of these, or a source that cannot be converted.
     """
     if not folder.is_dir():
         raise InputError("there is no such folder", path=folder)
     kind, problems = "", []
     if (folder / CHECKPOINT_CONFIG).is_file() and (folder / rank_file(0)).exists():
         kind, problems = "checkpoint", _of_checkpoint(folder)
+    elif (folder / CHECKPOINT_CONFIG).is_file() and any(folder.glob("*.safetensors")):
+        kind = "Hugging Face checkpoint"
+        _account(folder)
     elif any(folder.glob("*/config.pbtxt")):
         from trtkit.triton.lint import lint
 
@@ -31,7 +35,7 @@ def verify_folder(folder: Path) -> tuple[str, list[Problem]]:
         kind = kind or "build product"
         problems += _against_manifest(folder)
     if not kind:
-        hint = f"expected {CHECKPOINT_CONFIG} with {rank_file(0)}, model folders with config.pbtxt, or {MANIFEST}"
+        hint = f"expected {CHECKPOINT_CONFIG} with weights, model folders with config.pbtxt, or {MANIFEST}"
         raise InputError(
             "neither a checkpoint nor a model repository nor a build product", path=folder, hint=hint
         )
@@ -46,6 +50,15 @@ def _of_checkpoint(folder: Path) -> list[Problem]:
     except (TypeError, AttributeError, LookupError, ValueError) as error:
         message = f"a value is not of the kind that a checkpoint has: {error}"
         return [Problem(message, file=str(folder / CHECKPOINT_CONFIG), hint="convert it again")]
+
+
+def _account(folder: Path) -> None:
+    """Raise what a conversion would find in the headers of its source."""
+    from trtkit.checkpoint.hf import HfCheckpoint
+    from trtkit.checkpoint.mapping import map_tensors
+
+    source = HfCheckpoint.open(folder)
+    map_tensors(source.config, source.tensors, file=str(folder), storage=source.storage)
 
 
 def _against_manifest(folder: Path) -> list[Problem]:

@@ -1,7 +1,7 @@
 """Pure functions from contract, model and catalog to a plan, or to every problem at once."""
 
+from trtkit.catalog.model import ModelConfig
 from trtkit.plan.machine import Machine
-from trtkit.plan.model import ModelConfig
 from trtkit.plan.resolve import make_plan
 from trtkit.plan.types import Plan
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from trtkit.catalog.formats import BACKENDS
+from trtkit.catalog.formats import BACKENDS, BUILT
+from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem, Severity
-from trtkit.plan.model import ModelConfig
 from trtkit.plan.types import Plan
 
-Check = Callable[[Contract, ModelConfig, Plan], Iterator[Problem]]
+Check = Callable[[Contract, ModelConfig, Plan], Iterable[Problem]]
+
+
+def build_problems(contract: Contract) -> list[Problem]:
+    """Return why this release does not build what it may well plan."""
+    name = contract.engine.backend.value
+    if name in BUILT:
+        return []
+    message = f"this release does not build for {name!r}"
+    hint = f"back ends that work: {', '.join(BUILT)}; `trtkit plan` plans for the others too"
+    return [Problem(message, "engine.backend", hint)]
 
 
 def backend_problems(contract: Contract) -> list[Problem]:
-    """Return why the contract's back end, formats or parallelism cannot be built; checked before any number."""
+    """Return why the contract's back end, formats or parallelism cannot be planned; checked before any number."""
     name = contract.engine.backend.value
-    facts = BACKENDS.get(name)
-    if facts is None:
-        message = f"this release does not build for {name!r}"
-        return [Problem(message, "engine.backend", f"back ends that work: {', '.join(BACKENDS)}")]
+    facts = BACKENDS[name]
     problems = []
     weights, kv_cache = contract.quantization.weights.value, contract.quantization.kv_cache.value
     if weights not in facts.weights:
@@ -43,15 +50,52 @@ def backend_problems(contract: Contract) -> list[Problem]:
     return problems
 
 
-def backend_runs_rope(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
-    """A back end that does not scale the rotary angles as the model was trained would give other text."""
+def backend_runs_architecture(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
+    """A back end that does not know the family's layers cannot run them."""
     name = contract.engine.backend.value
-    kind, known = (model.rotary_scaling or {}).get("type"), BACKENDS[name].rope_types
+    known = BACKENDS[name].architectures
+    if known and model.architecture not in known:
+        message = f"the {name} back end does not run {model.architecture}"
+        yield Problem(message, "model.source", f"it runs {', '.join(known)}")
+
+
+def backend_runs_attention(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
+    """A back end without a family's kind of scores would give other text."""
+    name = contract.engine.backend.value
+    kinds = {
+        "a cap on attention scores (attn_logit_softcapping)": model.numerics.get("attn_logit_softcapping"),
+        "ALiBi": str(model.numerics.get("position_embedding_type", "")).startswith("alibi"),
+    }
+    for kind, present in kinds.items():
+        if present and not BACKENDS[name].all_attention:
+            yield Problem(f"the {name} back end does not run {kind}", "model.source", "use a model without")
+
+
+def backend_runs_rope(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """A back end that does not scale the rotary angles as the model was trained would give other text."""
+    name, scaling = contract.engine.backend.value, model.rotary_scaling or {}
+    kind, known = scaling.get("type"), BACKENDS[name].rope_types
     if kind is not None and kind not in known:
         message = (
             f"the {name} back end does not run this model's {kind} rotary scaling (rope_type in config.json)"
         )
         yield Problem(message, "model.source", f"use a model with {' or '.join(known)} scaling, or none")
+    original = scaling.get("original_max_position_embeddings", 0)
+    if kind == "longrope" and not BACKENDS[name].all_attention and plan.limits.max_seq_len > original:
+        message = (
+            f"beyond {original} tokens LongRoPE has other angles, which the {name} back end does not run"
+        )
+        yield Problem(message, "engine.limits.max_seq_len", f"at most {original}")
+
+
+def backend_honours_window(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Beyond a sliding window the text differs where every token sees every earlier one."""
+    name, window = contract.engine.backend.value, model.sliding_window
+    if window is not None and not BACKENDS[name].sliding_window and plan.limits.max_seq_len > window:
+        message = (
+            f"the model's attention reaches back {window} tokens, and the {name} back end has no such window"
+        )
+        yield Problem(message, "engine.limits.max_seq_len", f"at most {window}, up to which nothing changes")
 
 
 def sequence_fits_model(_: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
@@ -95,7 +139,7 @@ def memory_holds_all(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator
     memory = plan.memory
     if memory.available_bytes is None:
         return
-    fixed = memory.weights_bytes + memory.activation_bytes
+    fixed = memory.weights_bytes + memory.activation_bytes + memory.overhead_bytes
     if fixed > memory.available_bytes:
         message = f"weights and buffers need {_mb(fixed)}, there are {_mb(memory.available_bytes)}"
         yield Problem(
@@ -107,6 +151,15 @@ def memory_holds_all(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator
         need = wanted * memory.kv_bytes_per_token
         message = f"a pool of {wanted} tokens needs {_mb(need)}; {_mb(memory.kv_pool_bytes)} are left for it"
         yield Problem(message, "engine.kv_cache.max_tokens", f"at most {memory.kv_tokens}")
+
+
+def cache_is_as_small_as_its_format(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """A back end without narrow pages gives a format's numbers and not its memory."""
+    kv_cache = contract.quantization.kv_cache.value
+    if plan.backend == "cpu" and kv_cache != "auto":
+        message = f"the cpu back end keeps the values of an {kv_cache} KV cache in 16 bits: its numbers, not its memory"
+        hint = "leave it to compare formats, or use auto"
+        yield Problem(message, "quantization.kv_cache", hint, severity=Severity.WARNING)
 
 
 def classes_fit_engine(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
@@ -156,12 +209,16 @@ def priorities_name_one_class(contract: Contract, _: ModelConfig, __: Plan) -> I
 
 
 CHECKS: tuple[Check, ...] = (
+    backend_runs_architecture,
+    backend_runs_attention,
     backend_runs_rope,
+    backend_honours_window,
     sequence_fits_model,
     prompt_leaves_room,
     step_holds_batch,
     pool_holds_sequence,
     memory_holds_all,
+    cache_is_as_small_as_its_format,
     classes_fit_engine,
     promises_are_consistent,
     priorities_name_one_class,

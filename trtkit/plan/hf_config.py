@@ -6,20 +6,23 @@ change the result and that the engine cannot honour is an error; a key that nobo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from trtkit.catalog.architectures import ARCHITECTURES, Architecture
+from trtkit.catalog.architectures import ARCHITECTURES, WRAPPERS, Architecture
+from trtkit.catalog.architectures.architecture import REQUIRED, Numeric
+from trtkit.catalog.model import ModelConfig, Moe
 from trtkit.errors import ContractError, Problem, Severity
 from trtkit.plan.hf_fields import Fields
-from trtkit.plan.hf_rope import ROPE_KEYS, read_rope
-from trtkit.plan.model import ModelConfig
+from trtkit.plan.hf_rope import ROPE_KEYS, check_rotation, read_rope, read_rotary_pct
+from trtkit.plan.hf_window import WINDOW_KEYS, read_window
 
 _TOKEN_KEYS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
 _DTYPE_KEYS = ("dtype", "torch_dtype")
-_WINDOW_KEYS = frozenset({"sliding_window", "layer_types"})
-_QUANTIZED_KEYS = frozenset({"compression_config", "quantization", "quantization_config"})
+QUANTIZED_KEYS = frozenset({"compression_config", "quantization", "quantization_config"})
+"""Read by whoever opens the weights."""
+_EXACT_GELU = ("gelu", "gelu_python")
 _DTYPES = {"bfloat16", "float16", "float32"}
 
 
@@ -32,12 +35,11 @@ def parse_hf_config(
         ContractError: The configuration cannot be honoured; all errors are listed.
     """
     arch = find_architecture(raw, file)
-    fields = Fields(raw, file)
+    fields = Fields(arch.adapt(raw), file)
     config = _read(fields, arch, generation or {})
     if not _errors(fields):
         # Sizes that were reported as wrong would only be reported again.
         _check_geometry(fields, arch, config)
-    _check_window(fields, arch, config)
     _check_other_keys(fields, arch, config)
     if errors := _errors(fields):
         raise ContractError(errors)
@@ -60,7 +62,8 @@ def find_architecture(raw: Mapping[str, Any], file: str = "config.json") -> Arch
         raise ContractError([Problem("the field is missing", key="architectures", hint=supported, file=file)])
     if not isinstance(names[0], str) or names[0] not in ARCHITECTURES:
         message = f"{names[0]!r} is not supported"
-        raise ContractError([Problem(message, key="architectures", hint=supported, file=file)])
+        hint = WRAPPERS.get(str(names[0]), supported)
+        raise ContractError([Problem(message, key="architectures", hint=hint, file=file)])
     return ARCHITECTURES[names[0]]
 
 
@@ -70,6 +73,7 @@ def _read(fields: Fields, arch: Architecture, generation: Mapping[str, Any]) -> 
 
     num_heads, hidden_size = fields.count(*args("num_heads")), fields.count(*args("hidden_size"))
     rotary_base, rotary_scaling = read_rope(fields, arch)
+    window, window_pattern = read_window(fields, arch)
     bos, eos, pad = (_token_ids(fields, name, generation) for name in ("bos", "eos", "pad"))
     if not eos:
         fields.warn("eos_token_id", "no token ends an answer: only max_tokens will")
@@ -80,7 +84,7 @@ def _read(fields: Fields, arch: Architecture, generation: Mapping[str, Any]) -> 
         num_heads=num_heads,
         num_kv_heads=fields.count(*args("num_kv_heads")) or num_heads,
         head_size=fields.count(*args("head_size")) or max(1, hidden_size // num_heads),
-        intermediate_size=fields.count(*args("intermediate_size")),
+        intermediate_size=fields.count(*args("intermediate_size")) or 4 * hidden_size,
         vocab_size=fields.count(*args("vocab_size")),
         hidden_act=_activation(fields, arch, args("hidden_act")),
         norm_epsilon=fields.number(*args("norm_epsilon")),
@@ -94,7 +98,38 @@ def _read(fields: Fields, arch: Architecture, generation: Mapping[str, Any]) -> 
         bos_token_id=bos[0] if bos else None,
         eos_token_ids=eos,
         pad_token_id=pad[0] if pad else None,
+        moe=_moe(fields, args) if "num_experts" in arch.keys else None,
+        rotary_pct=read_rotary_pct(fields, arch),
+        sliding_window=window,
+        sliding_window_pattern=window_pattern,
+        numerics={name: _numeric(fields, spec) for name, spec in arch.numerics.items()},
     )
+
+
+def _moe(fields: Fields, args: Callable[[str], tuple[Any, ...]]) -> Moe:
+    renormalize = fields.flag(*args("renormalize"))
+    if renormalize and args("renormalize")[0]:
+        message = "is honoured by normalization_mode RENORMALIZE; TensorRT-LLM's own converter writes NONE"
+        fields.warn(args("renormalize")[0][0], message)
+    return Moe(
+        num_experts=fields.count(*args("num_experts")),
+        experts_per_token=fields.count(*args("experts_per_token")),
+        intermediate_size=fields.count(*args("expert_intermediate_size")),
+        shared_intermediate_size=fields.count(*args("shared_intermediate_size")),
+        renormalize=renormalize,
+    )
+
+
+def _numeric(fields: Fields, spec: Numeric) -> Any:
+    args = (spec.keys,) if spec.default is REQUIRED else (spec.keys, spec.default)
+    if spec.kind is bool:
+        flag = fields.flag(*args)
+        return spec.words.get(flag, flag)
+    if spec.kind is int:
+        return fields.count(*args)
+    if spec.default is None and all(fields.raw.get(key) is None for key in spec.keys):
+        return None
+    return fields.number(*args)
 
 
 def _activation(fields: Fields, arch: Architecture, args: tuple[Any, ...]) -> str:
@@ -104,6 +139,9 @@ def _activation(fields: Fields, arch: Architecture, args: tuple[Any, ...]) -> st
         fields.error(
             key, f"{arch.name} engines do not have {value!r}", f"known: {', '.join(arch.activations)}"
         )
+    elif value in _EXACT_GELU:
+        # They differ by less than 0.0005; reference checkpoints have it too.
+        fields.warn(key, "GELU by the error function: TensorRT-LLM computes its approximation by tanh")
     return name
 
 
@@ -135,6 +173,10 @@ def _token_ids(fields: Fields, name: str, generation: Mapping[str, Any]) -> tupl
 
 
 def _check_geometry(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
+    moe = config.moe
+    if moe and moe.experts_per_token > moe.num_experts:
+        message = f"{moe.experts_per_token} of {moe.num_experts} experts cannot be chosen"
+        fields.error(arch.keys["experts_per_token"][0], message)
     divides = config.hidden_size % config.num_heads == 0
     if not divides and all(fields.raw.get(key) is None for key in arch.keys["head_size"]):
         fields.error(
@@ -146,8 +188,7 @@ def _check_geometry(fields: Fields, arch: Architecture, config: ModelConfig) -> 
             "num_key_value_heads",
             f"{config.num_heads} query heads cannot share {config.num_kv_heads} KV heads evenly",
         )
-    if config.head_size % 2:
-        fields.error("head_dim", f"rotary embeddings need an even head size, is {config.head_size}")
+    check_rotation(fields, arch, config)
     for key, ids in (
         ("bos", (config.bos_token_id,)),
         ("eos", config.eos_token_ids),
@@ -158,34 +199,16 @@ def _check_geometry(fields: Fields, arch: Architecture, config: ModelConfig) -> 
                 fields.warn(f"{key}_token_id", f"{token} is outside the vocabulary of {config.vocab_size}")
 
 
-def _check_window(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
-    """Refuse attention that does not see every earlier token: the window is no part of the checkpoint."""
-    kinds = fields.raw.get("layer_types") or []
-    if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
-        fields.error("layer_types", "only full_attention is supported for this architecture")
-    window = fields.raw.get("sliding_window", arch.sliding_window_default)
-    if window is None or fields.raw.get("use_sliding_window") is False:
-        return
-    if type(window) is not int:
-        fields.error("sliding_window", f"must be a number of tokens or null, is {window!r}")
-    elif 0 < window < config.max_position_embeddings:
-        fields.error(
-            "sliding_window",
-            f"attention reaches back {window} tokens only, which this architecture's engine cannot honour",
-            f"lower max_position_embeddings to {window}: up to there the window changes nothing",
-        )
-
-
 def _check_other_keys(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
     """Compare every remaining key with what is known: neutral, ignorable, or neither."""
-    read = {key for keys in arch.keys.values() for key in keys} | ROPE_KEYS | _TOKEN_KEYS | _WINDOW_KEYS
+    spellings = (*arch.keys.values(), *(spec.keys for spec in arch.numerics.values()))
+    read = {key for keys in spellings for key in keys}
+    read |= ROPE_KEYS | _TOKEN_KEYS | WINDOW_KEYS | QUANTIZED_KEYS | set(_DTYPE_KEYS)
     sound = not _errors(fields)
     for key, value in fields.raw.items():
-        if value is None or key in read or key in _DTYPE_KEYS or key in arch.ignorable:
+        if value is None or key in read or key in arch.ignorable:
             continue
-        if key in _QUANTIZED_KEYS:
-            fields.error(key, "the checkpoint is quantized already", "give the checkpoint it was made from")
-        elif key in arch.neutral:
+        if key in arch.neutral:
             if value not in arch.neutral[key]:
                 fields.error(
                     key, f"{value!r} would change the result, and {arch.name} engines cannot honour it"

@@ -9,6 +9,8 @@ from typing import Any
 from trtkit.errors import Problem, Severity
 
 MISSING: Any = object()
+_MOST = 2**31 - 1
+"""Engines count in int32."""
 
 
 def is_positive(value: Any) -> bool:
@@ -40,7 +42,7 @@ class Fields:
                 self.error(
                     keys[0], "the field is missing", "take the file from the model's publisher, complete"
                 )
-            return keys[0], default
+            return keys[0] if keys else "", default
         key, value = found[0]
         for other, its_value in found[1:]:
             if its_value != value:
@@ -54,7 +56,7 @@ class Fields:
         key, value = self.value(keys, default)
         if value is None or value is MISSING:
             return 0 if value is None else 1
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        if type(value) is not int or not 0 < value <= _MOST:
             self.error(key, f"must be a positive whole number, is {value!r}")
             return 1
         return value

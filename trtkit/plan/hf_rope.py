@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from trtkit.catalog.architectures import Architecture
 from trtkit.catalog.architectures.architecture import RopeType
+from trtkit.catalog.model import ModelConfig
 from trtkit.plan.hf_fields import Fields, is_positive
 
+_BLOCKS = ("rope_parameters", "rope_scaling")
+_PARTIAL = ("partial_rotary_factor",)
 ROPE_KEYS = frozenset({"rope_theta", "rope_scaling", "rope_parameters"})
 
 
 def read_rope(fields: Fields, arch: Architecture) -> tuple[float, dict[str, Any] | None]:
     """Return the base frequency and TensorRT-LLM's ``rotary_scaling`` (None without scaling)."""
-    blocks = {key: _block(fields, key) for key in ("rope_parameters", "rope_scaling")}
+    blocks = {key: _block(fields, key) for key in _BLOCKS}
     flat = {**fields.raw, **{f"{key}.rope_theta": block.get("rope_theta") for key, block in blocks.items()}}
     spellings = (*arch.keys["rotary_base"], *(f"{key}.rope_theta" for key in blocks))
     reader = Fields(flat, fields.file)
@@ -24,6 +28,57 @@ def read_rope(fields: Fields, arch: Architecture) -> tuple[float, dict[str, Any]
     if len(scalings) > 1 and scalings[0][1] != scalings[1][1]:
         fields.error("rope_scaling", "disagrees with rope_parameters", "remove the one that is wrong")
     return base, scalings[0][1] if scalings else None
+
+
+def read_rotary_pct(fields: Fields, arch: Architecture) -> float:
+    """Return the part of each head that is rotated; architectures that rotate all of it name no key for it."""
+    if "rotary_pct" not in arch.keys:
+        return 1.0
+    blocks = {f"{key}.{name}": _block(fields, key).get(name) for key in _BLOCKS for name in _PARTIAL}
+    reader = Fields({**fields.raw, **blocks}, fields.file)
+    part = reader.number((*arch.keys["rotary_pct"], *blocks), arch.defaults["rotary_pct"])
+    if part > 1:
+        reader.error(arch.keys["rotary_pct"][0], f"is the part of a head that is rotated, is {part}")
+    fields.problems += reader.problems
+    return part
+
+
+def check_rotation(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
+    """Refuse a rotated part of a head that has no pairs, and lists and factors that do not fit it."""
+    if not arch.keys["rotary_base"]:
+        return
+    key = arch.keys["rotary_pct"][0] if "rotary_pct" in arch.keys else "head_dim"
+    width = config.rotary_dim
+    if width < 1 or width % 2:
+        message = (
+            f"rotary embeddings turn pairs, and {width} of {config.head_size} dimensions would be rotated"
+        )
+        fields.error(key, message)
+    scaling = config.rotary_scaling or {}
+    for name, value in scaling.items():
+        if isinstance(value, list) and len(value) != width // 2:
+            fields.error(
+                f"rope_scaling.{name}",
+                f"has {len(value)} numbers for {width // 2} pairs of rotated dimensions",
+            )
+    if scaling.get("rope_type") == "longrope":
+        _check_long_rope(fields, config, scaling)
+
+
+def _check_long_rope(fields: Fields, config: ModelConfig, scaling: Mapping[str, Any]) -> None:
+    """Refuse factors other than those that TensorRT-LLM derives from the two lengths.
+
+    From 4,096 to 131,072 tokens the factor is 32, and attention is scaled by sqrt(1 + ln 32 / ln 4096) = 1.19.
+    """
+    original = scaling["original_max_position_embeddings"]
+    factor = config.max_position_embeddings / original
+    derived = {"factor": factor, "attention_factor": 1.0}
+    if factor > 1 and original > 1:
+        derived["attention_factor"] = math.sqrt(1 + math.log(factor) / math.log(original))
+    for name, value in derived.items():
+        if not math.isclose(scaling.get(name, value), value, rel_tol=1e-6):
+            message = f"says {scaling[name]!r}, and TensorRT-LLM derives {value:.6g} from the two lengths"
+            fields.error(f"rope_scaling.{name}", message)
 
 
 def _block(fields: Fields, key: str) -> Mapping[str, Any]:
@@ -47,7 +102,7 @@ def _scaling(fields: Fields, key: str, block: Mapping[str, Any], arch: Architect
         return None
     name = str(names[0]) if names else "default"
     values = {k: v for k, v in block.items() if k not in {"type", "rope_type", "rope_theta"}}
-    if values.pop("partial_rotary_factor", 1) != 1:
+    if values.pop("partial_rotary_factor", 1) != 1 and "rotary_pct" not in arch.keys:
         fields.error(f"{key}.partial_rotary_factor", "this architecture's engine rotates whole heads only")
     if name == "default":
         for extra in values:
@@ -77,8 +132,15 @@ def _check_parameters(fields: Fields, key: str, values: dict[str, Any], rope_typ
                 )
         elif name not in rope_type.required + rope_type.optional:
             fields.error(f"{key}.{name}", "not a parameter of this rope type")
+        elif name in rope_type.lists:
+            if not isinstance(values[name], list) or not all(map(is_positive, values[name])):
+                fields.error(f"{key}.{name}", "must be a list of positive numbers")
         elif not is_positive(values[name]):
             fields.error(f"{key}.{name}", f"must be a positive number, is {values[name]!r}")
+    missing = [name for name in rope_type.together if name not in values]
+    if 0 < len(missing) < len(rope_type.together):
+        message = "is missing, and the engine would not take the others as the model does without it"
+        fields.error(f"{key}.{missing[0]}", message, "give all of them or none, as the model was trained")
     bands: list[Any] = [values.get(f"{band}_freq_factor") for band in ("low", "high")]
     if all(map(is_positive, bands)) and bands[0] >= bands[1]:
         fields.error(

@@ -4,45 +4,88 @@ from __future__ import annotations
 
 import math
 
-from trtkit.catalog.formats import WeightFacts
-from trtkit.plan.model import ModelConfig
+from trtkit.catalog.architectures.architecture import Split, TensorRule, When
+from trtkit.catalog.formats import DEFAULT_GROUP, WeightFacts
+from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.parallel import ONE_RANK, Parallelism
+from trtkit.plan.ranks import layers_of_stage, share_of
+from trtkit.plan.tensors import rules_of, target_shape
 
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
-def linear_shapes(model: ModelConfig) -> list[tuple[int, int]]:
-    """Return (out, in) of the linear layers of one decoder layer, fused as TensorRT-LLM stores them."""
-    attention = model.num_heads * model.head_size
-    qkv = attention + 2 * model.num_kv_heads * model.head_size
-    hidden, inner = model.hidden_size, model.intermediate_size
-    return [(qkv, hidden), (hidden, attention), (inner, hidden), (inner, hidden), (hidden, inner)]
+def weights_bytes(
+    model: ModelConfig,
+    weights: WeightFacts,
+    dtype: str,
+    ranks: Parallelism = ONE_RANK,
+    group_size: int = DEFAULT_GROUP,
+) -> int:
+    """Return the size of the weights of the rank that holds most.
 
-
-def weights_bytes(model: ModelConfig, weights: WeightFacts, dtype: str) -> int:
-    """Return the size of all weights in the engine.
-
-    The linear layers are quantized; embedding, head and norms stay in ``dtype``; a tied head is the embedding.
-    SmolLM2-135M in INT8 weight-only: 106.2 M linear weights at one byte, 155.5 k scales at two, one table of
-    49152 x 576 at two bytes = 163.2 MB.
+    The linear layers are quantized; embedding, head, norms, biases and routers are not; a tied head is the embedding
+    where one rank has both whole. SmolLM2-135M in INT8 weight-only: 106.2 M linear weights at one byte, 155.5 k
+    scales at two, one table of 49152 x 576 at two bytes = 163.2 MB.
     """
-    size = DTYPE_BYTES[dtype]
-    linears = linear_shapes(model)
-    per_layer = sum(out * width for out, width in linears) * weights.weight_bits // 8
-    if weights.scale_per_row:
-        per_layer += sum(out for out, _ in linears) * size
-    per_layer += 2 * model.hidden_size * size
-    tables = (1 if model.tie_word_embeddings else 2) * model.vocab_size * model.hidden_size * size
-    return model.num_layers * per_layer + tables + model.hidden_size * size
+    shared = _shares_table(ranks)
+    rules = [rule for rule in rules_of(model) if not (rule.when is When.TIED and shared)]
+    layer, first, last = 0, 0, 0
+    for rule in rules:
+        size = _tensor_bytes(rule, model, weights, dtype=dtype, ranks=ranks, group=group_size)
+        if rule.per_layer:
+            layer += size
+        elif rule.on_last_stage:
+            last += size
+        else:
+            first += size
+    ends = first + last if ranks.pp == 1 else max(first, last)
+    return layer * layers_of_stage(model, ranks) + ends
 
 
-def activation_bytes(model: ModelConfig, max_num_tokens: int, max_batch_size: int) -> int:
-    """Return an upper bound of one step's buffers in float32: the widest layer's tensors, and the logits.
+def _shares_table(ranks: Parallelism) -> bool:
+    """Return whether head and embedding are the same tensor on a rank."""
+    return ranks.pp == 1 and (ranks.tp == 1 or ranks.parallel_embedding)
 
-    Per packed token: residual, normed input, fused qkv, and gate, up and product of the MLP.
+
+def _tensor_bytes(
+    rule: TensorRule, model: ModelConfig, weights: WeightFacts, *, dtype: str, ranks: Parallelism, group: int
+) -> int:
+    whole = rule.split is Split.EMBEDDING and not ranks.parallel_embedding
+    shape = target_shape(rule, model if whole else share_of(model, ranks))
+    size = DTYPE_BYTES[rule.dtype or dtype]
+    if rule.per_expert:
+        shape = (model.moe.num_experts // ranks.moe_ep if model.moe else 1, *shape[1:])
+    if not rule.is_linear or weights.quant_algo is None:
+        return math.prod(shape) * size
+    return math.prod(shape) * weights.weight_bits // 8 + _scale_bytes(shape, weights, size, group)
+
+
+def _scale_bytes(shape: tuple[int, ...], weights: WeightFacts, size: int, group: int) -> int:
+    rows, columns = math.prod(shape[:-1]), shape[-1]
+    per_row = 4 if weights.float32_scales else size
+    groups = weights.group_values * rows * math.ceil(columns / group)
+    return rows * per_row * weights.scale_per_row + (groups + columns * weights.scale_per_column) * size
+
+
+def activation_bytes(
+    model: ModelConfig, max_num_tokens: int, max_batch_size: int, element_bytes: int = 4
+) -> int:
+    """Return an upper bound of one step's buffers: the widest layer's tensors, and the logits in float32.
+
+    Per packed token: residual, normed input, fused qkv, and the tensors of the MLP.
     """
-    qkv = linear_shapes(model)[0][0]
-    per_token = 2 * model.hidden_size + qkv + 3 * model.intermediate_size
-    return 4 * (max_num_tokens * per_token + max_batch_size * model.vocab_size)
+    qkv = (model.num_heads + 2 * model.num_kv_heads) * model.head_size
+    per_token = 2 * model.hidden_size + qkv + _mlp_width(model)
+    return element_bytes * max_num_tokens * per_token + 4 * max_batch_size * model.vocab_size
+
+
+def _mlp_width(model: ModelConfig) -> int:
+    """Return the numbers per token: gate, up and product; each chosen expert has an input and an output besides."""
+    moe = model.moe
+    if moe is None:
+        return 3 * model.intermediate_size
+    chosen = moe.experts_per_token * (3 * moe.intermediate_size + 2 * model.hidden_size)
+    return chosen + 3 * moe.shared_intermediate_size + moe.num_experts
 
 
 def kv_pool_tokens(

@@ -6,14 +6,20 @@ import math
 from dataclasses import replace
 
 from trtkit.catalog.formats import BACKENDS, KV_CACHE, WEIGHTS
+from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
-from trtkit.errors import ContractError, Severity
+from trtkit.errors import ContractError, Problem, Severity
 from trtkit.plan.checks import CHECKS, backend_problems
+from trtkit.plan.checks import Check as AnyCheck
+from trtkit.plan.cpu_memory import copies_bytes
+from trtkit.plan.gpu import resolve_gpu
 from trtkit.plan.kv import kv_bytes_per_token
 from trtkit.plan.machine import Machine
 from trtkit.plan.memory import activation_bytes, kv_pool_tokens, weights_bytes
-from trtkit.plan.model import ModelConfig
-from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Zones
+from trtkit.plan.pace import Speed
+from trtkit.plan.preflight import GPU_CHECKS, RANKLESS_CHECKS
+from trtkit.plan.preflight.target import target_problems
+from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Workload, Zones
 
 DEFAULT_BATCH_SIZE = 32
 DEFAULT_SEQ_LEN = 2048
@@ -21,21 +27,61 @@ DEFAULT_NUM_TOKENS = 512
 """Packed tokens per step on a CPU: about 0.25 s of prefill of a 135M model on one core, the pause that others feel."""
 
 
-def make_plan(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
-    """Resolve a contract for one model on one machine.
+def make_plan(
+    contract: Contract,
+    model: ModelConfig,
+    machine: Machine,
+    *,
+    measured: Speed | None = None,
+    workload: Workload | None = None,
+) -> Plan:
+    """Resolve a contract for one model on one machine, which for GPU back ends only does the planning.
+
+    ``measured`` is the speed of this very engine, if it was measured; ``workload`` the request that rates are computed
+    for, where the contract's own worst case is not what is meant.
 
     Raises:
         ContractError: The contract asks for something that cannot be; all problems are listed.
     """
-    problems = backend_problems(contract)
-    if problems:
-        raise ContractError(problems)
-    plan = _resolve(contract, model, machine)
-    problems = [problem for check in CHECKS for problem in check(contract, model, plan)]
+    plan = outline(contract, model, machine, measured=measured, workload=workload)
+    checks: tuple[AnyCheck, ...] = CHECKS if plan.target is None else (*CHECKS, *GPU_CHECKS)
+    problems = [problem for check in checks for problem in check(contract, model, plan)]
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if errors:
         raise ContractError(errors)
     return replace(plan, warnings=tuple(problems))
+
+
+def outline(
+    contract: Contract,
+    model: ModelConfig,
+    machine: Machine,
+    *,
+    measured: Speed | None = None,
+    workload: Workload | None = None,
+) -> Plan:
+    """Return the numbers alone, without the checks.
+
+    Raises:
+        ContractError: There is no such target, or the model cannot be divided as asked for.
+    """
+    if problems := backend_problems(contract) or target_problems(contract, model):
+        raise ContractError([*problems, *_problems_without_ranks(contract, model)])
+    if BACKENDS[contract.engine.backend.value].needs_gpu:
+        return resolve_gpu(contract, model, measured, workload)
+    return _resolve(contract, model, machine)
+
+
+def _problems_without_ranks(contract: Contract, model: ModelConfig) -> list[Problem]:
+    """Return what is wrong beside a division among ranks that is, so that nobody is told in two rounds."""
+    alone = {"tensor_parallel": 1, "pipeline_parallel": 1, "moe_expert_parallel": 1}
+    one = contract.model_copy(update={"engine": contract.engine.model_copy(update=alone)})
+    on_gpu = BACKENDS[contract.engine.backend.value].needs_gpu
+    if not on_gpu or backend_problems(one) or target_problems(one, model):
+        return []
+    plan = resolve_gpu(one, model, None, None)
+    found = [problem for check in RANKLESS_CHECKS for problem in check(one, model, plan)]
+    return [problem for problem in found if problem.severity is Severity.ERROR]
 
 
 def quant_plan(weights: str, kv_cache: str = "auto") -> QuantPlan:
@@ -113,7 +159,8 @@ def _memory(contract: Contract, model: ModelConfig, machine: Machine, limits: En
         num_kv_heads=model.num_kv_heads,
         head_size=model.head_size,
     )
-    free = None if machine.memory_bytes is None else machine.memory_bytes - weights - activations
+    copies = copies_bytes(model, contract.quantization.weights.value)
+    free = None if machine.memory_bytes is None else machine.memory_bytes - weights - copies - activations
     tokens = kv_pool_tokens(
         wanted_tokens=kv_cache.max_tokens or _pool_for(limits, contract.admission.kv_fraction),
         bytes_per_token=per_token,
@@ -128,4 +175,5 @@ def _memory(contract: Contract, model: ModelConfig, machine: Machine, limits: En
         kv_blocks=tokens // limits.tokens_per_block,
         kv_tokens=tokens,
         available_bytes=machine.memory_bytes,
+        overhead_bytes=copies,
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trtkit.catalog.gpus import Gpu
+from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.parallel import Parallelism
 from trtkit.errors import Problem
-from trtkit.plan.model import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class MemoryPlan:
     kv_tokens: int
     available_bytes: int | None
     """Memory of the target (one GPU, or the machine); None when unknown."""
+    overhead_bytes: int = 0
+    """What the runtime takes beside all that: CUDA context, libraries, buffers of communication."""
 
     @property
     def kv_pool_bytes(self) -> int:
@@ -60,6 +65,82 @@ class Zones:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """A setting that the builder or the runtime makes something else of, or that something depends on."""
+
+    name: str
+    asked: str
+    effective: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a plan for GPUs has beside the rest."""
+
+    gpu: Gpu
+    ranks: Parallelism
+    trtllm: str
+    """Release line of TensorRT-LLM."""
+    image: str
+    """The newest NGC image of that line."""
+    max_beam_width: int
+    build_flags: Mapping[str, bool | int | str]
+    """Flags of ``trtllm-build`` that the contract gives, as they are."""
+    chunked_context: bool
+    """Whether long prompts are prefilled in pieces, after everything that may switch it off."""
+    max_attention_window: tuple[int, ...] | None
+    """Windows of the layers, repeated over all of them: the runtime's setting; None without windows."""
+    settings: tuple[Setting, ...]
+
+    def setting(self, name: str) -> Setting:
+        """Return one of the settings."""
+        return next(each for each in self.settings if each.name == name)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The request that rates are computed for."""
+
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class ClassPace:
+    """What one class can expect of its longest prompt, beside what it was promised."""
+
+    name: str
+    ttft_ms: float
+    """Once admitted, with decoding requests beside it and no prompt before it."""
+    tpot_ms: float
+    promised_ttft_ms: float | None
+    promised_tpot_ms: float | None
+
+    @property
+    def kept(self) -> bool:
+        """Whether both promises hold."""
+        ttft, tpot = self.promised_ttft_ms, self.promised_tpot_ms
+        return (ttft is None or self.ttft_ms <= ttft) and (tpot is None or self.tpot_ms <= tpot)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Speed before there is hardware."""
+
+    source: str
+    """Where the numbers come from; nothing here was measured on this engine unless it says so."""
+    workload: Workload
+    prefill_tokens_per_s: float
+    step_ms: float
+    """One token for each of :attr:`batch` requests."""
+    batch: int
+    """Requests that decode at once: decode slots, or fewer where the KV pool ends before."""
+    requests_per_s: float
+    classes: tuple[ClassPace, ...]
+
+
+@dataclass(frozen=True)
 class Plan:
     """A contract, resolved: nothing is left to guess."""
 
@@ -76,4 +157,8 @@ class Plan:
     memory: MemoryPlan
     zones: Zones
     enable_block_reuse: bool
+    target: Target | None = None
+    """None for the CPU."""
+    pace: Pace | None = None
+    """None where nothing is known of the speed."""
     warnings: tuple[Problem, ...] = ()

@@ -1,1 +1,1 @@
-"""Quantization that needs activations. INT8 weight-only needs none: see ``trtkit.checkpoint.weight_only``."""
+"""Quantized checkpoints from plain weights and recorded activation ranges: one file per algorithm."""

@@ -173,12 +173,12 @@ RESTATED = {
     "norm_eps": "norm_epsilon",
     "qk_head_dim": "head_size",
     "rope_base": "rotary_base",
-    "rope_dim": "head_size",
+    "rope_dim": "rotary_dim",
     "rotary_base": "rotary_base",
-    "rotary_dim": "head_size",
+    "rotary_dim": "rotary_dim",
     "rotary_emb_base": "rotary_base",
-    "rotary_emb_dim": "head_size",
-    "rotary_ndims": "head_size",
+    "rotary_emb_dim": "rotary_dim",
+    "rotary_ndims": "rotary_dim",
     "v_head_dim": "head_size",
 }
 """Keys of other families that change the result unless they say what a field of ``ModelConfig`` says anyway."""

@@ -127,14 +127,15 @@ LLAMA = Architecture(
             ("factor", "original_max_position_embeddings"),
             ("beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
             {"attention_factor": (), "truncate": (True,), "finetuned": (True, False)},
+            together=("mscale", "mscale_all_dim"),
         ),
     },
     neutral=NEUTRAL,
     restated=RESTATED,
     ignorable=IGNORABLE,
-    engine_config={"position_embedding_type": "rope_gpt_neox"},
+    engine_config=lambda _: {"position_embedding_type": "rope_gpt_neox"},
     tensors=(
-        TensorRule("transformer.vocab_embedding.weight", (_EMBEDDING,)),
+        TensorRule("transformer.vocab_embedding.weight", (_EMBEDDING,), Split.EMBEDDING),
         *_LAYER,
         _norm("transformer.ln_f.weight", "model.norm.weight"),
         TensorRule(

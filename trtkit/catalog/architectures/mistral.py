@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from trtkit.catalog.architectures.architecture import Window
 from trtkit.catalog.architectures.llama import LLAMA
 
 MISTRAL = dataclasses.replace(
@@ -11,5 +12,6 @@ MISTRAL = dataclasses.replace(
     name="MistralForCausalLM",
     # Without the key transformers assumes 8 KV heads here, whatever the number of heads: ask instead.
     defaults={key: value for key, value in LLAMA.defaults.items() if key != "num_kv_heads"},
+    window=Window.ALL_LAYERS,
     sliding_window_default=4096,
 )

@@ -52,7 +52,9 @@ def _keep_last_row(model: Any) -> None:
     """Project the last position only: 2048 positions of a 49k vocabulary would be 400 MB of logits."""
     from openvino import opset13 as op
 
-    projection = model.output("logits").get_node().input_value(0).get_node()
+    projection = model.output("logits").get_node()
+    while projection.get_type_name() != "MatMul":  # a cap on the logits may follow it
+        projection = projection.input_value(0).get_node()
     last = op.gather(
         projection.input_value(0), op.constant(np.array([-1], np.int64)), op.constant(np.array(1, np.int64))
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trtkit.contract.models import Admission as AdmissionRules
-from trtkit.contract.models import OnInfeasible
+from trtkit.contract.scheduling import OnInfeasible
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission.feedback import Feedback
 from trtkit.proxy.admission.fit import LineFit

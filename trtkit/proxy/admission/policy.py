@@ -6,7 +6,7 @@ import math
 from collections import defaultdict
 
 from trtkit.contract.models import Admission as AdmissionRules
-from trtkit.contract.models import OnInfeasible
+from trtkit.contract.scheduling import OnInfeasible
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission.backend import Backend, backend_of
 from trtkit.proxy.admission.decision import Abort, Decision, Dispatch, Refuse, record_of

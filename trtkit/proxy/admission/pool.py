@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Sequence
 
 from trtkit.contract.models import Admission as AdmissionRules
-from trtkit.contract.models import Order
+from trtkit.contract.scheduling import Order
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission.backend import Backend
 from trtkit.proxy.admission.lane import Band, take_out

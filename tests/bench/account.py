@@ -1,0 +1,168 @@
+"""What was measured, and what it should have been."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+MB, GB = 1_000_000, 1_000_000_000
+_SLACK = 0.02
+"""Of the bytes read: headers, and the ends of tensors that share a block."""
+_MOST_GROWTH_MB = 8
+"""Of memory, from the smallest model to the largest: their headers, and nothing else, differ."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kind of conversion, and what it may cost."""
+
+    name: str
+    weights: str
+    dtype: str = "bfloat16"
+    tensor_parallel: int = 1
+    least_of_cp: float = 0.0
+    """Speed as a share of `cp`'s."""
+    least_gb_per_s: float = 0.0
+    """Speed in bytes of the source per CPU second."""
+    most_rss_mb: float = 64
+    """Memory on top of what the interpreter and its imports take."""
+
+
+CASES = (
+    Case("bf16 tp1", "none", least_of_cp=0.6),
+    Case("bf16 tp8", "none", tensor_parallel=8, least_of_cp=0.5),
+    Case("int8-wo tp1", "int8-wo", least_of_cp=0.6),
+    Case("fp16 tp1", "none", dtype="float16", least_gb_per_s=1.0),
+)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One run. Of `cp` only the times are known."""
+
+    cpu_s: float
+    wall_s: float
+    rss_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+    start_cpu_s: float = 0.0
+    start_rss_bytes: int = 0
+    torch: bool = False
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A figure next to its goal."""
+
+    subject: str
+    what: str
+    figure: str
+    goal: str
+    met: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """All runs of one case with one model."""
+
+    case: Case
+    source_bytes: int
+    replicated_bytes: int
+    """What every rank holds whole."""
+    copies: Sequence[Sample]
+    """Runs of `cp`, in turns with those of the case."""
+    samples: Sequence[Sample]
+
+    @property
+    def name(self) -> str:
+        """Return what the tables call it."""
+        return f"{self.size} {self.case.name}"
+
+    @property
+    def size(self) -> str:
+        """Return what the tables call the model."""
+        return f"{self.source_bytes / GB:.2g} GB"
+
+    @property
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of the best run: neighbours only ever add to them."""
+        return min(sample.cpu_s for sample in self.samples)
+
+    @property
+    def cp_cpu_s(self) -> float:
+        """Return the CPU seconds of the best `cp`."""
+        return min(sample.cpu_s for sample in self.copies)
+
+    @property
+    def gb_per_s(self) -> float:
+        """Return gigabytes of the source per CPU second."""
+        return self.source_bytes / GB / self.cpu_s
+
+    @property
+    def cp_gb_per_s(self) -> float:
+        """Return gigabytes of the source per CPU second of `cp`."""
+        return self.source_bytes / GB / self.cp_cpu_s
+
+    @property
+    def of_cp(self) -> float:
+        """Return the speed as a share of `cp`'s, which writes tensors that ranks replicate once only."""
+        return self.cp_cpu_s / self.cpu_s
+
+    @property
+    def least_gb_per_s(self) -> float:
+        """Return the goal of ``gb_per_s``."""
+        return max(self.case.least_gb_per_s, self.case.least_of_cp * self.cp_gb_per_s)
+
+    @property
+    def rss_mb(self) -> float:
+        """Return the memory of the worst run."""
+        return max(sample.rss_bytes for sample in self.samples) / MB
+
+    @property
+    def read(self) -> float:
+        """Return bytes read per byte of the source."""
+        return max(sample.read_bytes for sample in self.samples) / self.source_bytes
+
+    @property
+    def least_read(self) -> float:
+        """Return the goal of ``read``: less than the whole source was read in a way that is not counted."""
+        return 1 - _SLACK
+
+    @property
+    def most_read(self) -> float:
+        """Return the goal of ``read``: once, or once per rank what every rank holds whole."""
+        ranks = self.case.tensor_parallel
+        return 1 + (ranks - 1) * self.replicated_bytes / self.source_bytes + _SLACK
+
+    def verdicts(self) -> Iterator[Verdict]:
+        """Yield each figure that has a goal."""
+        case = self.case
+        if case.least_of_cp:
+            goal = f"≥ {case.least_of_cp:.0%} of cp"
+            yield Verdict(self.name, "speed", f"{self.of_cp:.0%}", goal, self.of_cp >= case.least_of_cp)
+        if case.least_gb_per_s:
+            met = self.gb_per_s >= case.least_gb_per_s
+            yield Verdict(
+                self.name, "speed", f"{self.gb_per_s:.2f}", f"≥ {case.least_gb_per_s:g} GB/s per core", met
+            )
+        met = self.rss_mb <= case.most_rss_mb
+        yield Verdict(self.name, "memory", f"{self.rss_mb:.1f}", f"≤ {case.most_rss_mb:g} MB", met)
+        met = self.least_read <= self.read <= self.most_read
+        goal = f"{self.least_read:.2f} to {self.most_read:.2f} of the source"
+        yield Verdict(self.name, "read", f"{self.read:.3f}", goal, met)
+        torch = any(sample.torch for sample in self.samples)
+        yield Verdict(self.name, "torch", "imported" if torch else "not imported", "not imported", not torch)
+
+
+def verdicts(results: Sequence[Result]) -> list[Verdict]:
+    """Return each figure that has a goal, of one result or of several."""
+    found = [verdict for result in results for verdict in result.verdicts()]
+    for name in dict.fromkeys(result.case.name for result in results):
+        rss_mb = [result.rss_mb for result in results if result.case.name == name]
+        growth = max(rss_mb) - min(rss_mb)
+        if len(rss_mb) > 1:
+            goal = f"≤ {_MOST_GROWTH_MB} MB"
+            found.append(
+                Verdict(name, "memory over sizes", f"+{growth:.1f}", goal, growth <= _MOST_GROWTH_MB)
+            )
+    return found

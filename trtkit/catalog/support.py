@@ -1,0 +1,193 @@
+"""Format x back end x release line x compute capability, with the reason for each refusal. Data only.
+
+Rows were read from TensorRT-LLM's builder (what it raises goes before what the documentation lists), its support matrix
+and precision tables, the quantization page of its PyTorch back end, and from what the compilers of TensorRT for RTX
+1.7.1 and Edge-LLM 0.11.0 took. The first row that applies counts; what no row names is refused.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+READ_ON = "2026-11-30"
+FIRST_SM, LAST_SM = 75, 121
+
+
+class Support(str, enum.Enum):
+    """What is known of one combination."""
+
+    WORKS = "works"
+    UNCERTAIN = "uncertain"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One statement."""
+
+    formats: tuple[str, ...]
+    sm: tuple[int, int]
+    """First and last compute capability that it is about."""
+    support: Support
+    reason: str = ""
+    lines: tuple[str, str] | None = None
+    """First and last release line of TensorRT-LLM; None for all."""
+    sms: frozenset[int] | None = None
+    """Only these of the range; None for all."""
+
+
+_WORKS, _MAYBE, _NO = Support.WORKS, Support.UNCERTAIN, Support.REFUSED
+_ALL, _FROM_ADA, _TO_HOPPER, _BEFORE_FP8 = (80, LAST_SM), (89, LAST_SM), (80, 99), (FIRST_SM, 88)
+_DATACENTRE_BLACKWELL, _BLACKWELL, _SMALL_BLACKWELL = (100, 119), (100, LAST_SM), (120, LAST_SM)
+
+_INT8 = ("int8-wo", "int8-sq")
+_INT4 = ("int4-awq", "int4-gptq")
+_NO_FP8 = "the tensor cores have no FP8 before SM 89"
+_RAISES = "the builder raises for {what} on SM 100 to 119"
+_UNPROVEN = "the builder lets it through on SM 120, and whether the kernels are right is not known"
+_LAYOUT = (
+    "no release of the engine flow is known to have the fix for the INT4 layout on SM 120: text is garbage"
+)
+
+
+def _raises(what: str, *formats: str) -> Row:
+    return Row(formats, _DATACENTRE_BLACKWELL, _NO, _RAISES.format(what=what))
+
+
+_EARLY = ("0.17", "0.19")
+_WHICH_FIRST = "which release first runs on SM 120 is not known"
+_TENSORRT = (
+    Row(("none", "fp8"), _SMALL_BLACKWELL, _MAYBE, _WHICH_FIRST, _EARLY),
+    Row(("none",), _ALL, _WORKS),
+    Row(("fp8", "fp8-rowwise", "w4a8-awq"), _BEFORE_FP8, _NO, _NO_FP8),
+    Row(("fp8",), _FROM_ADA, _WORKS),
+    _raises("INT8 and INT4 weight-only layers", "int8-wo", "int4-awq", "int4-gptq", "w4a8-awq"),
+    _raises("SmoothQuant", "int8-sq"),
+    _raises("scales per channel or per token", "fp8-rowwise"),
+    Row(_INT4, _SMALL_BLACKWELL, _NO, _LAYOUT),
+    Row((*_INT8, "fp8-rowwise", "w4a8-awq"), _SMALL_BLACKWELL, _MAYBE, _UNPROVEN),
+    Row((*_INT8, *_INT4, "fp8-rowwise", "w4a8-awq"), _TO_HOPPER, _WORKS),
+)
+_TENSORRT_KV = (
+    Row(("auto",), _ALL, _WORKS),
+    Row(("fp8",), _BEFORE_FP8, _NO, _NO_FP8),
+    Row(("fp8",), _FROM_ADA, _WORKS),
+    _raises("an INT8 KV cache", "int8"),
+    Row(("int8",), _SMALL_BLACKWELL, _MAYBE, _UNPROVEN),
+    Row(("int8",), _TO_HOPPER, _WORKS),
+)
+
+_PYTORCH_INT8 = "the PyTorch back end of TensorRT-LLM has no INT8 (FP8, NVFP4 and INT4 AWQ or GPTQ only)"
+_NOT_LISTED = "the documentation lists the format and not this GPU"
+_LLMAPI = (
+    Row(("none",), _ALL, _WORKS),
+    Row(_INT8, _ALL, _NO, _PYTORCH_INT8),
+    Row(("fp8", "fp8-rowwise", "w4a8-awq"), _BEFORE_FP8, _NO, _NO_FP8),
+    Row(("fp8",), _FROM_ADA, _WORKS),
+    Row(("fp8-rowwise", "w4a8-awq"), (89, 99), _WORKS),
+    Row(_INT4, _TO_HOPPER, _WORKS),
+    Row((*_INT4, "fp8-rowwise", "w4a8-awq"), _BLACKWELL, _MAYBE, _NOT_LISTED),
+)
+_LLMAPI_KV = (
+    Row(("auto",), _ALL, _WORKS),
+    Row(("int8",), _ALL, _NO, _PYTORCH_INT8),
+    Row(("fp8",), _BEFORE_FP8, _NO, _NO_FP8),
+    Row(("fp8",), _FROM_ADA, _WORKS),
+)
+
+_RTX_SMS = frozenset({75, 80, 86, 89, 120, 121})
+_RTX_TARGETS = "TensorRT for RTX compiles for SM 75, 80, 86, 89, 120 and 121 only"
+_RTX_UNTRIED = "the compiler has the types, and no graph of this kind was compiled with it"
+_EVERY = ("none", *_INT8, *_INT4, "fp8", "fp8-rowwise", "w4a8-awq")
+_ANY_SM = (FIRST_SM, LAST_SM)
+_RTX = (
+    Row(("none", "int8-sq"), _ANY_SM, _WORKS, sms=_RTX_SMS),
+    Row(("fp8", "fp8-rowwise", "w4a8-awq"), _BEFORE_FP8, _NO, _NO_FP8),
+    Row(("fp8",), _FROM_ADA, _WORKS, sms=_RTX_SMS),
+    Row(("int8-wo", *_INT4, "fp8-rowwise", "w4a8-awq"), _ANY_SM, _MAYBE, _RTX_UNTRIED, sms=_RTX_SMS),
+    Row(_EVERY, _ANY_SM, _NO, _RTX_TARGETS),
+)
+_LINEAR_KV = "the graph keeps its cache in the model's own type"
+_RTX_KV = (
+    Row(("auto",), _ANY_SM, _WORKS, sms=_RTX_SMS),
+    Row(("auto",), _ANY_SM, _NO, _RTX_TARGETS),
+    Row(("int8", "fp8"), _ANY_SM, _NO, _LINEAR_KV),
+)
+
+_EDGE_SMS = frozenset({80, 86, 100, 120})
+_EDGE_TARGETS = "Edge-LLM's wheel carries kernels for SM 80, 86, 100 and 120 only (beside Jetson and DRIVE)"
+_EDGE_EXPORT = "Edge-LLM's exporter was not tried with the format"
+_EDGELLM = (
+    Row(("fp8", "fp8-rowwise", "w4a8-awq"), _BEFORE_FP8, _NO, _NO_FP8),
+    Row(("none", "fp8", *_INT4), _ANY_SM, _WORKS, sms=_EDGE_SMS),
+    Row(_EVERY, _ANY_SM, _MAYBE, _EDGE_EXPORT, sms=_EDGE_SMS),
+    Row(_EVERY, _ANY_SM, _NO, _EDGE_TARGETS),
+)
+_EDGELLM_KV = (
+    Row(("fp8",), _BEFORE_FP8, _NO, _NO_FP8),
+    Row(("auto", "fp8"), _ANY_SM, _WORKS, sms=_EDGE_SMS),
+    Row(("int8",), _ANY_SM, _NO, "Edge-LLM has no INT8 KV cache"),
+    Row(("auto", "fp8"), _ANY_SM, _NO, _EDGE_TARGETS),
+)
+
+_VLLM_OWN = "vLLM's own tables decide, and were not compared"
+_VLLM = (
+    Row(("none",), _ANY_SM, _WORKS),
+    Row(("int8-wo", "w4a8-awq"), _ANY_SM, _NO, "no checkpoint of the format is one that vLLM reads"),
+    Row(_EVERY, _ANY_SM, _MAYBE, _VLLM_OWN),
+)
+_VLLM_KV = (
+    Row(("auto",), _ANY_SM, _WORKS),
+    Row(("fp8",), _ANY_SM, _MAYBE, _VLLM_OWN),
+    Row(("int8",), _ANY_SM, _NO, "vLLM has no INT8 KV cache"),
+)
+
+WEIGHT_SUPPORT: Mapping[str, tuple[Row, ...]] = {
+    "tensorrt": _TENSORRT,
+    "llmapi": _LLMAPI,
+    "rtx": _RTX,
+    "edgellm": _EDGELLM,
+    "vllm": _VLLM,
+}
+"""Formats of weights, by back end."""
+KV_SUPPORT: Mapping[str, tuple[Row, ...]] = {
+    "tensorrt": _TENSORRT_KV,
+    "llmapi": _LLMAPI_KV,
+    "rtx": _RTX_KV,
+    "edgellm": _EDGELLM_KV,
+    "vllm": _VLLM_KV,
+}
+"""Formats of the KV cache, by back end."""
+
+NEAREST: Mapping[str, tuple[str, ...]] = {
+    "int8-sq": ("fp8", "int8-wo", "int4-awq", "none"),
+    "int8-wo": ("int4-awq", "int8-sq", "fp8", "none"),
+    "fp8": ("int8-sq", "int8-wo", "int4-awq", "none"),
+    "fp8-rowwise": ("fp8", "int8-sq", "int8-wo", "none"),
+    "int4-awq": ("int4-gptq", "fp8", "int8-sq", "int8-wo", "none"),
+    "int4-gptq": ("int4-awq", "fp8", "int8-sq", "int8-wo", "none"),
+    "w4a8-awq": ("int4-awq", "fp8", "int8-sq", "none"),
+    "none": ("none",),
+}
+"""What to look at instead of a format of weights, nearest first."""
+NEAREST_KV: Mapping[str, tuple[str, ...]] = {
+    "int8": ("fp8", "auto"),
+    "fp8": ("int8", "auto"),
+    "auto": ("auto",),
+}
+"""The same for the KV cache."""
+
+MODEL_REFUSALS: Mapping[str, tuple[str, ...]] = {
+    "MixtralForCausalLM": ("int8-sq", "int4-gptq", "fp8-rowwise"),
+    "Qwen2MoeForCausalLM": ("int8-sq", "int4-gptq", "fp8-rowwise"),
+    "Qwen3MoeForCausalLM": ("int8-sq", "int4-gptq", "fp8-rowwise"),
+    "Qwen3ForCausalLM": ("fp8-rowwise",),
+    "Gemma3ForCausalLM": ("fp8-rowwise", "int4-gptq"),
+    "GemmaForCausalLM": ("int4-gptq",),
+    "Gemma2ForCausalLM": ("int4-gptq",),
+    "FalconForCausalLM": ("int8-sq",),
+    "GPTNeoXForCausalLM": ("int8-wo", "int8-sq", "int4-awq", "w4a8-awq", "fp8", "fp8-rowwise"),
+}
+"""Formats that TensorRT-LLM's engine classes do not have (table of its precision page; layers without q/k norms)."""

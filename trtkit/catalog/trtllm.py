@@ -1,0 +1,213 @@
+"""TensorRT-LLM's engine flow, release line by release line: what it needs and which flags ``trtllm-build`` takes.
+
+Flags were read from ``tensorrt_llm/commands/build.py`` and ``plugin/plugin.py`` at 1.3.0rc3, 1.1 and 0.18dev; pins from
+``requirements.txt`` and the Triton back end's Dockerfiles at the release tags; images from Triton's compatibility page
+of August 2026. An unknown flag is an error of argparse, so what a line does not have is never passed to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+READ_ON = "2026-11-30"
+LINES = ("0.17", "0.18", "0.19", "0.20", "0.21", "1.0", "1.1", "1.2")
+"""Release lines that have the engine flow, oldest first; the one after them has none."""
+NEWEST = LINES[-1]
+LLMAPI_SINCE = "1.0"
+"""First line whose LLM API runs checkpoints without an engine, by its PyTorch back end."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One release line."""
+
+    line: str
+    tensorrt: str
+    cuda: str
+    torch: str
+    modelopt: str
+    images: tuple[str, ...]
+    """Tags YY.MM of ``nvcr.io/nvidia/tritonserver:YY.MM-trtllm-python-py3`` that carry it, oldest first."""
+    pydantic_config: bool
+    """Whether BuildConfig is a pydantic model (``BuildConfig(**json)``) or a dataclass (``from_dict``)."""
+    source: str = "release notes, Dockerfiles and requirements of the tag"
+    read_on: str = READ_ON
+
+
+_DATACLASS, _PYDANTIC = False, True
+PROFILES: dict[str, Profile] = {
+    row.line: row
+    for row in (
+        Profile("0.17", "10.8", "12.8.0", "2.6.0", "0.23", ("25.01", "25.02"), _DATACLASS),
+        Profile("0.18", "10.9.0", "12.8.1", "2.7.0a", "0.25", ("25.03", "25.04"), _DATACLASS),
+        Profile("0.19", "10.9.0", "12.8.1", "2.7.0a", "0.27", ("25.05",), _DATACLASS),
+        Profile("0.20", "10.10", "12.9.0", "2.7.0", "0.29", ("25.06", "25.07"), _DATACLASS),
+        Profile("0.21", "10.11", "12.9", "2.7.1", "0.31", ("25.08",), _DATACLASS),
+        Profile("1.0", "10.11.0", "12.9", "2.7.1", "0.33", ("25.09", "25.10", "25.11"), _DATACLASS),
+        Profile("1.1", "10.13.3", "13.0", "2.9.0", "0.37", ("25.12", "26.01", "26.02"), _PYDANTIC),
+        Profile(
+            "1.2",
+            "10.14.1",
+            "13.1",
+            "2.9.1",
+            "0.37",
+            ("26.03", "26.04", "26.05", "26.06", "26.07"),
+            _PYDANTIC,
+        ),
+    )
+}
+
+MAPPING_KEYS = ("world_size", "tp_size", "pp_size", "cp_size", "moe_tp_size", "moe_ep_size", "gpus_per_node")
+"""Keys of a checkpoint's ``mapping`` that every line takes; any other is a TypeError in some."""
+QUANTIZATION_KEYS = (
+    "quant_algo",
+    "kv_cache_quant_algo",
+    "group_size",
+    "smoothquant_val",
+    "clamp_val",
+    "has_zero_point",
+    "pre_quant_scale",
+    "exclude_modules",
+)
+"""The same for ``quantization``."""
+
+ARCHITECTURES_SINCE: Mapping[str, str] = {"Qwen3ForCausalLM": "1.0", "Qwen3MoeForCausalLM": "1.0"}
+"""Classes that older lines do not have; the others are in all of them."""
+
+HEAD_SIZES = (32, 40, 48, 64, 72, 80, 96, 104, 112, 128, 160, 192, 256)
+"""Head sizes with fused context attention, as far as known."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One option of ``trtllm-build``."""
+
+    name: str
+    default: Any
+    choices: tuple[Any, ...] = ()
+    """Values it takes; empty for any of the default's type."""
+    kind: type = str
+    since: str = LINES[0]
+    until: str = NEWEST
+    """First and last line that has it."""
+    given_by: str = ""
+    """Key of the contract that says it; then it is no free flag."""
+
+    def in_line(self, line: str) -> bool:
+        """Return whether the line's ``trtllm-build`` knows the flag."""
+        return LINES.index(self.since) <= LINES.index(line) <= LINES.index(self.until)
+
+
+_DTYPES = ("auto", "float16", "float32", "bfloat16", "int32", "disable")
+_SWITCH = ("enable", "disable")
+
+
+def _switch(name: str, default: str, **rest: Any) -> Flag:
+    return Flag(name, default, _SWITCH, **rest)
+
+
+def _plugin(name: str, default: str, *more: str) -> Flag:
+    return Flag(name, default, (*_DTYPES, *more))
+
+
+def _given(name: str, default: Any, key: str, kind: type = int) -> Flag:
+    return Flag(name, default, kind=kind, given_by=key)
+
+
+def _set(name: str, **rest: Any) -> Flag:
+    return Flag(name, False, (True, False), bool, **rest)
+
+
+_SPECULATION = ("draft_tokens_external", "lookahead_decoding", "medusa", "explicit_draft_tokens", "eagle")
+
+_FLAGS = (
+    _given("max_batch_size", 2048, "engine.limits.max_batch_size"),
+    _given("max_input_len", 1024, "engine.limits.max_input_len"),
+    _given("max_seq_len", None, "engine.limits.max_seq_len"),
+    _given("max_num_tokens", 8192, "engine.limits.max_num_tokens"),
+    _given("max_beam_width", 1, "engine.limits.max_beam_width"),
+    _given("tokens_per_block", 32, "engine.kv_cache.tokens_per_block"),
+    Flag("opt_num_tokens", None, kind=int),
+    Flag("max_encoder_input_len", 1024, kind=int),
+    Flag("max_prompt_embedding_table_size", 0, kind=int),
+    Flag("kv_cache_type", "paged", ("paged", "continuous", "disabled")),
+    Flag("profiling_verbosity", "layer_names_only", ("layer_names_only", "detailed", "none")),
+    Flag("input_timing_cache", None),
+    Flag("output_timing_cache", "model.cache"),
+    Flag("logits_dtype", None, ("float16", "float32")),
+    Flag("workers", 1, kind=int),
+    Flag("log_level", "info", ("internal_error", "error", "warning", "info", "verbose", "debug")),
+    Flag("visualize_network", None, since="0.18"),
+    Flag("max_lora_rank", 64, kind=int),
+    Flag("max_draft_len", 0, kind=int),
+    Flag("speculative_decoding_mode", None, _SPECULATION),
+    Flag("auto_parallel", 1, kind=int, until="0.20"),
+    Flag("gpus_per_node", 8, kind=int, until="0.20"),
+    Flag("cluster_key", None, until="0.20"),
+    _set("strip_plan"),
+    _set("weight_sparsity"),
+    _set("weight_streaming"),
+    _set("fast_build"),
+    _set("gather_context_logits"),
+    _set("gather_generation_logits"),
+    _set("gather_all_token_logits"),
+    _set("enable_debug_output"),
+    _set("monitor_memory"),
+    _plugin("bert_attention_plugin", "auto"),
+    _plugin("gpt_attention_plugin", "auto"),
+    _plugin("gemm_plugin", "disable", "fp8", "nvfp4"),
+    Flag("gemm_swiglu_plugin", "disable", ("fp8", "disable")),
+    _plugin("fp8_rowwise_gemm_plugin", "disable"),
+    _plugin("lora_plugin", "disable"),
+    _switch("dora_plugin", "disable"),
+    _plugin("moe_plugin", "auto"),
+    _plugin("mamba_conv1d_plugin", "auto"),
+    _plugin("nccl_plugin", "auto"),
+    Flag("low_latency_gemm_plugin", "disable", ("fp8", "disable")),
+    Flag("low_latency_gemm_swiglu_plugin", "disable", ("fp8", "disable")),
+    Flag("gemm_allreduce_plugin", "disable", ("float16", "bfloat16", "disable"), since="0.18"),
+    _switch("context_fmha", "enable"),
+    _switch("bert_context_fmha_fp32_acc", "disable"),
+    _switch("remove_input_padding", "enable"),
+    _switch("use_paged_context_fmha", "enable"),
+    _switch("use_fp8_context_fmha", "enable"),
+    _switch("fuse_fp4_quant", "disable", since="0.18"),
+    _switch("multiple_profiles", "disable"),
+    _switch("paged_state", "enable"),
+    _switch("streamingllm", "disable"),
+    _switch("norm_quant_fusion", "disable", since="0.19"),
+    _switch("reduce_fusion", "disable"),
+    _switch("user_buffer", "disable"),
+    _switch("use_fused_mlp", "enable", since="0.18"),
+    _switch("pp_reduce_scatter", "disable"),
+)
+
+FLAGS: dict[str, Flag] = {flag.name: flag for flag in _FLAGS}
+
+
+@dataclass(frozen=True)
+class OldName:
+    """A flag that no supported line has any more, and what to write instead."""
+
+    name: str
+    instead: str
+    gone_since: str = field(default="0.17")
+
+
+OLD_FLAGS: dict[str, OldName] = {
+    old.name: old
+    for old in (
+        OldName("max_output_len", "engine.limits.max_seq_len: prompt and output together"),
+        OldName("max_decoder_seq_len", "engine.limits.max_seq_len"),
+        OldName("max_multimodal_len", "max_prompt_embedding_table_size"),
+        OldName("paged_kv_cache", "kv_cache_type: paged"),
+        OldName("enable_xqa", "nothing: the kernel is always used where it fits", "0.16"),
+        OldName("use_embedding_sharing", "nothing: equal tables are shared without being told", "0.16"),
+        OldName("builder_force_num_profiles", "the environment variable BUILDER_FORCE_NUM_PROFILES", "0.15"),
+        OldName("builder_opt", "nothing"),
+        OldName("enable_chunked_context", "engine.chunked_context: it is a setting of the runtime"),
+    )
+}
+"""By name; a contract that has one of them is told what became of it."""

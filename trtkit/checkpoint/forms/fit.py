@@ -1,0 +1,89 @@
+"""Whether the engine can have the layers of a quantized source, from shapes and small tensors alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from trtkit.catalog.architectures.architecture import Arrange, Split
+from trtkit.checkpoint.jobs import Layout
+from trtkit.checkpoint.mapping import MappedTensor
+from trtkit.checkpoint.storage.quantized import ZERO_PARTS, Quantized
+from trtkit.errors import Problem
+
+_NO_QK_NORM = ("FP8_PER_CHANNEL_PER_TOKEN", "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN")
+"""Algorithms whose attention layer in the engine has no norms of queries and keys."""
+_ORIGINAL = "give the checkpoint that it was quantized from"
+
+
+def fit_problems(
+    storage: Quantized, algorithm: str, mapped: Sequence[MappedTensor], layout: Layout
+) -> Iterator[Problem]:
+    """Yield what the engine cannot honour."""
+    linear = [tensor for tensor in mapped if tensor.target.rule.is_linear]
+    if algorithm in _NO_QK_NORM and any(".q_layernorm." in tensor.target.name for tensor in mapped):
+        yield Problem(
+            f"{algorithm} engines have no norms of queries and keys", key="quantization", hint=_ORIGINAL
+        )
+    if storage.packing is not None and layout.dtype == "float32":
+        hint = "use float16 or bfloat16"
+        yield Problem("engines with INT4 weights compute in 16 bits, not in float32", key="dtype", hint=hint)
+    if storage.packing is not None and layout.config.head_size % 8:
+        # Rows are packed by twos and laid out by fours; a head must not share a byte with the next one.
+        message = f"INT4 needs heads of a multiple of 8, they are {layout.config.head_size} wide"
+        yield Problem(message, key="head_dim", hint=_ORIGINAL)
+    for tensor in linear:
+        yield from _layer_problems(storage, algorithm, tensor)
+        if storage.packing is not None:
+            yield from _side_problems(storage, tensor, layout)
+    yield from _values_problems(mapped)
+
+
+def _layer_problems(storage: Quantized, algorithm: str, tensor: MappedTensor) -> Iterator[Problem]:
+    rule, name = tensor.target.rule, tensor.target.name
+    if algorithm != "FP8" and (rule.per_expert or ".shared_expert." in name):
+        message = f"{storage.method} layers of experts cannot be taken over as {algorithm}"
+        yield Problem(message, key=name, hint=_ORIGINAL)
+    elif rule.arrange is Arrange.TRANSPOSED:
+        yield Problem("a quantized Conv1D cannot be taken over", key=name, hint=_ORIGINAL)
+    for source in tensor.sources:
+        if algorithm == "W4A16_GPTQ" and "pre_quant_scale" in source.parts:
+            message = f"{algorithm} layers do not scale what goes in"
+            hint = "leave the target GPU out: the form that fits every GPU does"
+            yield Problem(message, key=source.parts["pre_quant_scale"].name, hint=hint)
+        if source.is_plain:
+            message = f"is not quantized, and {algorithm} engines have all linear layers quantized or none"
+            yield Problem(message, key=source.name, hint="quantize again without ignoring it")
+
+
+def _side_problems(storage: Quantized, tensor: MappedTensor, layout: Layout) -> Iterator[Problem]:
+    """Yield the sides that TensorRT-LLM would pad, and then find the checkpoint's shapes wrong."""
+    unit = max(64, storage.group_size)
+    out, width = tensor.target.shape[-2:]
+    if tensor.target.rule.split is Split.QKV:
+        # Ranks that share a KV head hold it twice.
+        out = sum(shard.shape[-2] for shard in layout.whole(tensor.target).shards)
+    multiple = unit * layout.ranks.tp
+    if out % multiple or width % multiple:
+        sizes = [tp for tp in range(1, layout.ranks.tp) if not math.gcd(out, width) % (unit * tp)]
+        fewer = f"numbers of ranks that fit: {', '.join(map(str, sizes))}" if sizes else _ORIGINAL
+        message = (
+            f"INT4 with groups of {storage.group_size} needs both sides to be multiples of {multiple}, "
+            f"the layer is {out} x {width}"
+        )
+        yield Problem(message, key=tensor.target.name, hint=fewer)
+
+
+def _values_problems(mapped: Sequence[MappedTensor]) -> Iterator[Problem]:
+    """Yield tensors that only zeros could be left out of, and that hold something else."""
+    biases = {source.name for tensor in mapped for source in tensor.sources if source.name.endswith(".bias")}
+    for tensor in mapped:
+        for source in tensor.sources:
+            for key in ZERO_PARTS:
+                info = source.parts.get(key)
+                packed = info is not None and info.dtype == "int32"
+                if info is not None and info.name not in biases and not packed and info.read().any():
+                    hint = "correct the flags of biases in config.json" if key == "bias" else _ORIGINAL
+                    yield Problem(
+                        "holds other values than zero, and nothing uses it", key=info.name, hint=hint
+                    )

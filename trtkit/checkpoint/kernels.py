@@ -1,0 +1,152 @@
+"""Arithmetic on blocks of weights by their bits: the results of numpy and ml_dtypes, several times as fast."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from trtkit.checkpoint.safetensors import Array
+from trtkit.errors import InputError
+
+Floats = npt.NDArray[np.float32]
+FP8_MAX = 448.0
+"""Largest value of E4M3; there is no infinity."""
+
+_EXPONENT = np.uint32(0x7F800000)
+_MAGNITUDE = np.uint32(0x7FFFFFFF)
+_HALF = 0x400000
+"""Highest bit of float32's mantissa: makes 1.5 * 2**n of 2**n."""
+_FP8_MAX_BITS = np.float32(FP8_MAX).view(np.uint32)
+
+
+class Kernels:
+    """Functions on blocks that fit the cache. A result is valid until the same function is called again.
+
+    Buffers are kept, because allocating takes longer than the arithmetic: blocks of this size go back to the system.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, npt.NDArray[np.uint8]] = {}
+        self._constants: dict[np.uint32, npt.NDArray[np.uint32]] = {}
+
+    def widen(self, values: Array) -> Floats:
+        """Return floating-point values as float32; those of float16 have to be finite."""
+        wide: Floats = self._buffer("widen", values.shape, np.float32)
+        if values.dtype != np.float16:
+            np.copyto(wide, values)
+            return wide
+        # Exponents are biased by 15 and by 127: 2.0**(127 - 15) makes up for it, and for subnormal numbers too.
+        bits = wide.view(np.int32)
+        np.copyto(bits, values.view(np.int16))
+        bits <<= 13
+        bits &= ~0x70000000
+        wide *= np.float32(2.0**112)
+        return wide
+
+    def halved(self, values: Array) -> Floats:
+        """Return values as float16 would hold them (nearest, ties to even), still as float32."""
+        wide = self.widen(values)
+        if values.dtype == np.float16:
+            return wide
+        if values.dtype != ml_dtypes.bfloat16:
+            return self.to_float16_grid(wide)
+        # bfloat16 has fewer bits: only what is finer than the smallest float16, 2**-24, is lost.
+        wide *= np.float32(2.0**24)
+        np.rint(wide, out=wide)
+        wide *= np.float32(2.0**-24)
+        return wide
+
+    def product(self, values: Floats, factors: npt.NDArray[np.float64]) -> Floats:
+        """Multiply values, in place, in float64."""
+        # In three steps: numpy multiplies mixed types by way of small buffers, which takes twice as long.
+        exact = self._buffer("product", values.shape, np.float64)
+        np.copyto(exact, values)
+        exact *= factors
+        np.copyto(values, exact, casting="same_kind")
+        return values
+
+    def amax(self, values: Array, axis: int, *, name: str, path: Path) -> Floats:
+        """Return the largest magnitudes along ``axis`` of the values of tensor ``name``; valid for good.
+
+        Raises:
+            InputError: There is NaN or infinity among them.
+        """
+        # Without their sign bits, floating-point numbers are in the order of the integers with the same bits.
+        bits = values.view(f"u{values.itemsize}")
+        magnitudes = self._buffer("amax", values.shape, bits.dtype)
+        np.bitwise_and(bits, bits.dtype.type((1 << (8 * values.itemsize - 1)) - 1), out=magnitudes)
+        result: Floats = magnitudes.max(axis=axis).view(values.dtype).astype(np.float32)
+        if not np.isfinite(result).all():
+            hint = "the checkpoint is damaged: download it again"
+            raise InputError(f"{name} holds NaN or infinity", path=path, hint=hint)
+        return result
+
+    def to_float16_grid(self, values: Floats) -> Floats:
+        """Round values, in place, to what float16 can hold (nearest, ties to even).
+
+        Beyond 65504 the grid goes on, up to 2**100.
+        """
+        shift = self._buffer("shift", values.shape, np.uint32)
+        np.bitwise_and(values.view(np.uint32), _EXPONENT, out=shift)
+        self._shift(shift, smallest=-14, by=13)
+        values += shift.view(np.float32)
+        values -= shift.view(np.float32)
+        return values
+
+    def to_float8(self, values: Floats) -> Array:
+        """Return finite values as E4M3 (nearest, ties to even), those beyond 448 as 448."""
+        bits = values.view(np.uint32)
+        magnitude = self._buffer("magnitude", values.shape, np.uint32)
+        np.bitwise_and(bits, _MAGNITUDE, out=magnitude)
+        np.minimum(magnitude, self._constant(_FP8_MAX_BITS, values.shape), out=magnitude)
+        shift = self._buffer("shift", values.shape, np.uint32)
+        np.bitwise_and(magnitude, _EXPONENT, out=shift)
+        # Near 1.5 * 2**(e + 20) the unit of float32 is 2**(e - 3), which is E4M3's near 2**e: the sum is rounded to it,
+        # and its lowest bits count units.
+        self._shift(shift, smallest=-6, by=20)
+        np.add(shift.view(np.float32), magnitude.view(np.float32), out=shift.view(np.float32))
+        code, part = (self._buffer(name, values.shape, np.uint8) for name in ("code", "part"))
+        np.copyto(code, shift, casting="unsafe")
+        # The sum's exponent, 8 to each, and the bit of the half; from them to E4M3's exponent, biased by 7, with the
+        # first 8 units: 8 * (e + 20 + 127) + 4 - 1132 = 8 * (e + 6), modulo 256.
+        shift >>= np.uint32(20)
+        np.copyto(part, shift, casting="unsafe")
+        code += part
+        code -= np.uint8(1132 % 256)
+        np.right_shift(bits, np.uint32(24), out=magnitude)
+        np.copyto(part, magnitude, casting="unsafe")
+        part &= np.uint8(0x80)
+        code |= part
+        return code.view(ml_dtypes.float8_e4m3fn)
+
+    def to_int8(self, values: Floats) -> npt.NDArray[np.int8]:
+        """Return values of at most 127.4 as integers (nearest, ties to even); they are rounded in place too."""
+        np.rint(values, out=values)
+        result: npt.NDArray[np.int8] = self._buffer("int8", values.shape, np.int8)
+        np.copyto(result, values, casting="unsafe")
+        return result
+
+    def _shift(self, exponents: npt.NDArray[np.uint32], *, smallest: int, by: int) -> None:
+        """Make, in place, the bits of ``1.5 * 2**(e + by)`` of those of ``2**e``, with e at least ``smallest``."""
+        least = self._constant(np.uint32((127 + smallest) << 23), exponents.shape)
+        np.maximum(exponents, least, out=exponents)
+        exponents += np.uint32((by << 23) | _HALF)
+
+    def _constant(self, value: np.uint32, shape: tuple[int, ...]) -> npt.NDArray[np.uint32]:
+        """Return an array of one value: numpy's minimum and maximum are four times as fast with it as with a scalar."""
+        size = math.prod(shape)
+        if value not in self._constants or len(self._constants[value]) < size:
+            self._constants[value] = np.full(size, value, np.uint32)
+        return self._constants[value][:size].reshape(shape)
+
+    def _buffer(self, name: str, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """Return memory of the function ``name``."""
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        if name not in self._buffers or len(self._buffers[name]) < size:
+            self._buffers[name] = np.empty(size, np.uint8)
+        return self._buffers[name][:size].view(dtype).reshape(shape)

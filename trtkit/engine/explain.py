@@ -1,0 +1,101 @@
+"""Why a product has to be made: what differs from the nearest one that is there, in the contract's words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtkit.conventions import MANIFEST
+from trtkit.engine.keys import contract_word
+from trtkit.engine.manifest import Manifest, canonical_json, read_manifest
+from trtkit.engine.store import CachePolicy, Stage, Store
+from trtkit.errors import InputError
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_ABSENT = "absent"
+_WORDS = {
+    "code": "trtkit's own code",
+    "source": "model.source: {}",
+    "tokenizer": "model.source: {}",
+    "backend": "version or setting of {}",
+    "files": "repository file {}",
+    "checkpoint": "the product of convert",
+    "engine": "the product of compile",
+}
+"""What the first name of an input means; the names below it fill the braces."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One input that is not what it was."""
+
+    what: str
+    old: str
+    new: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.old} -> {self.new}"
+
+
+def why_not_a_hit(store: Store, stage: Stage) -> tuple[str, ...]:
+    """Return the reasons for which a stage has to run; empty when its product can be used."""
+    if store.policy in {CachePolicy.OFF, CachePolicy.REDO}:
+        return (f"--cache {store.policy.value} uses no product that is there",)
+    if damage := store.damage(stage.name, stage.key):
+        return (f"its product is damaged: {damage}",)
+    if store.find(stage.name, stage.key) is not None:
+        return ()
+    nearest = find_nearest(store, stage)
+    if nearest is None:
+        return (f"nothing that {stage.name} makes is in the store",)
+    return tuple(str(change) for change in changes(nearest.inputs, stage.inputs))
+
+
+def find_nearest(store: Store, stage: Stage) -> Manifest | None:
+    """Return the product of the same stage with the fewest other inputs, the latest of several."""
+    paths = (store.root / stage.name).glob(f"[!.]*/{MANIFEST}")
+    found = []
+    for path in sorted(paths, key=lambda path: -path.stat().st_mtime):
+        try:
+            manifest = read_manifest(path.parent)
+        except (InputError, OSError):
+            continue
+        if manifest is not None:
+            found.append(manifest)
+    return min(found, key=lambda each: len(changes(each.inputs, stage.inputs)), default=None)
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
+    """Return what differs, each thing that has a name of its own in the contract once."""
+    before, after = dict(_flat(_plain(old))), dict(_flat(_plain(new)))
+    found: dict[str, Change] = {}
+    for path in {**after, **before}:
+        if before.get(path, _ABSENT) != after.get(path, _ABSENT):
+            word = _word(path)
+            found.setdefault(word, Change(word, before.get(path, _ABSENT), after.get(path, _ABSENT)))
+    return list(found.values())
+
+
+def _plain(value: Mapping[str, Any]) -> Any:
+    """Return what a manifest gives back: lists for tuples, strings for enums."""
+    return json.loads(canonical_json(value))
+
+
+def _flat(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(value, dict) and value:
+        for name, below in value.items():
+            yield from _flat(below, (*path, name))
+    elif isinstance(value, str):
+        yield path, value[:12] if _SHA256.fullmatch(value) else value
+    else:
+        yield path, json.dumps(value)
+
+
+def _word(path: tuple[str, ...]) -> str:
+    first, rest = path[0], ".".join(path[1:])
+    if first == "plan":
+        return contract_word(rest)
+    return _WORDS[first].format(rest) if first in _WORDS else ".".join(path)

@@ -1,0 +1,73 @@
+"""Where a product comes from and what it is for, as its manifest says; beside the key, which decides alone."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import trtkit
+from trtkit.catalog.gpus import GPUS
+from trtkit.catalog.trtllm import NEWEST, PROFILES
+from trtkit.contract import ContractFile
+from trtkit.plan.types import Plan
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One build."""
+
+    contract: dict[str, Any]
+    """``path``, ``name``, and ``set``: what the command line changed in it."""
+    source: dict[str, Any]
+    """``name`` as the contract has it, and the SHA-256 of each ``files`` entry."""
+    plan: dict[str, Any]
+    """The resolved plan with its numbers."""
+    target: dict[str, Any]
+    """``backend``, ``gpu``, ``sm``, ``trtllm`` and ``image``; None where the back end has none."""
+    flags: dict[str, Any]
+    """Options of the compiler that the contract gives."""
+    tools: dict[str, str]
+    """Versions of everything that made it."""
+
+
+def origin_of(
+    file: ContractFile, plan: Plan, source: Mapping[str, str], versions: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the origin of a build's products as plain data; ``source`` maps files to digests."""
+    contract = file.contract
+    path = str(file.path.resolve())
+    return asdict(
+        Origin(
+            contract={"path": path, "name": contract.name, "set": list(file.overrides)},
+            source={"name": contract.model.source, "files": dict(source)},
+            plan=asdict(plan),
+            target=_target(plan, contract.engine.trtllm),
+            flags=dict(contract.engine.build_flags),
+            tools={"trtkit": trtkit.__version__, "python": platform.python_version(), **versions},
+        )
+    )
+
+
+def build_command(origin: Mapping[str, Any], changes: Mapping[str, str]) -> str:
+    """Return the command that builds the same contract with other values of some keys."""
+    contract = origin.get("contract") or {}
+    kept = [each for each in contract.get("set", ()) if each.partition("=")[0] not in changes]
+    settings = [*kept, *(f"{key}={value}" for key, value in changes.items())]
+    words = ["trtkit", "build", contract.get("path", "CONTRACT")]
+    return shlex.join([*words, *(word for each in settings for word in ("--set", each))])
+
+
+def _target(plan: Plan, line: str | None) -> dict[str, Any]:
+    gpu = GPUS.get(plan.gpu or "")
+    profile = PROFILES[line or NEWEST] if gpu else None
+    return {
+        "backend": plan.backend,
+        "gpu": plan.gpu,
+        "sm": gpu.sm if gpu else None,
+        "trtllm": profile.line if profile else None,
+        "image": profile.images[-1] if profile else None,
+        "machine": platform.machine(),
+    }

@@ -1,0 +1,134 @@
+"""Conversion without a contract: one source, the options of the command line, one folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trtkit.catalog.parallel import ONE_RANK, Parallelism
+from trtkit.checkpoint.convert import Conversion, ConversionReport, prepare
+from trtkit.checkpoint.forms.taken_over import TakenOver, take_over
+from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.hf_export.export import HfExportReport, convert_to_hf
+from trtkit.checkpoint.hf_export.formats import find_format
+from trtkit.checkpoint.progress import Progress
+from trtkit.checkpoint.recipe import Recipe
+from trtkit.checkpoint.source import resolve as resolve_source
+from trtkit.checkpoint.storage.quantized import Quantized
+from trtkit.engine.store import Store
+from trtkit.errors import ContractError, InputError
+from trtkit.plan.resolve import quant_plan
+from trtkit.quantize.recipes import recipe_for
+
+_OPTIONS = {
+    "engine.tensor_parallel": "--tp",
+    "engine.pipeline_parallel": "--pp",
+    "engine.moe_expert_parallel": "--moe-ep",
+    "quantization.weights": "--weights",
+    "quantization.kv_cache": "--kv-cache",
+    "target_sm": "--target-sm",
+    "trtllm_version": "--trtllm-version",
+}
+"""Keys of the contract, as the command line calls them."""
+
+
+FORMS = ("trtllm", "hf")
+"""TensorRT-LLM's checkpoint, or a Hugging Face folder in ModelOpt's form."""
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """How to write a checkpoint; None takes what the source has."""
+
+    weights: str | None = None
+    kv_cache: str | None = None
+    dtype: str | None = None
+    parallelism: Parallelism = ONE_RANK
+    target_sm: int | None = None
+    """Compute capability that weights are laid out for; None for a form that fits all."""
+    trtllm_version: str | None = None
+    act_range: Path | None = None
+    """Recorded activation ranges, which ``int8-sq``, ``fp8`` and an INT8 KV cache need."""
+    smoothquant: str | None = None
+    alpha: float | None = None
+    kv_scale: str | None = None
+    form: str = FORMS[0]
+
+    @property
+    def recipe_arguments(self) -> dict[str, Any]:
+        """What was given of :func:`~trtkit.quantize.recipes.recipe_for`'s arguments."""
+        given = {
+            "ranges": self.act_range,
+            "smoothquant": self.smoothquant,
+            "alpha": self.alpha,
+            "target_sm": self.target_sm,
+            "trtllm_version": self.trtllm_version,
+            "kv_scale": self.kv_scale,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def prepare_source(source: str, options: ConvertOptions, store: Store, report: Progress) -> Conversion:
+    """Find or fetch a source, and check everything that can be known before weights are read.
+
+    Raises:
+        InputError: The source does not fit the options; problems name them.
+    """
+    checkpoint = HfCheckpoint.open(resolve_source(source, Path.cwd(), store.root / "source", report))
+    dtype = options.dtype or default_dtype(checkpoint.config.dtype)
+    try:
+        recipe = choose_recipe(checkpoint, options)
+        if isinstance(recipe, TakenOver):
+            warnings = (*checkpoint.warnings, *recipe.warnings(checkpoint.tensors.values(), dtype))
+            checkpoint = replace(checkpoint, warnings=warnings)
+        return prepare(checkpoint, dtype=dtype, recipe=recipe, parallelism=options.parallelism)
+    except ContractError as error:
+        named = [replace(each, key=_OPTIONS.get(each.key, each.key)) for each in error.problems]
+        raise ContractError(named) from None
+
+
+def choose_recipe(source: HfCheckpoint, options: ConvertOptions) -> Recipe:
+    """Return how to write a source: as it is where it is quantized, by the options where it is not.
+
+    Raises:
+        InputError: The source cannot be written as the options say.
+    """
+    weights, kv_cache, arguments = options.weights, options.kv_cache, options.recipe_arguments
+    if not isinstance(source.storage, Quantized):
+        clamps = options.form == FORMS[0]
+        return recipe_for(quant_plan(weights or "none", kv_cache or "auto"), clamps=clamps, **arguments)
+    target = {name: arguments.pop(name, None) for name in ("target_sm", "trtllm_version")}
+    if arguments:
+        message = f"the source is quantized already, and nothing would use {', '.join(arguments)}"
+        raise InputError(
+            message, path=source.folder, hint="leave them out, or give the model that it was made from"
+        )
+    return take_over(source.storage, weights=weights, kv_cache=kv_cache, **target)
+
+
+def run(conversion: Conversion, out: Path, form: str, report: Progress) -> ConversionReport | HfExportReport:
+    """Write a prepared conversion in one of :data:`FORMS`.
+
+    Raises:
+        InputError: It cannot be written in that form, or not there; nothing was written.
+        EnvironmentLacks: The disk is too full.
+    """
+    if form == FORMS[0]:
+        return conversion.run(out, report)
+    _check_exportable(conversion)
+    recipe, dtype = conversion.recipe, conversion.layout.dtype
+    return convert_to_hf(conversion.source, out, dtype=dtype, recipe=recipe, progress=report)
+
+
+def _check_exportable(conversion: Conversion) -> None:
+    ranks = conversion.layout.ranks.world
+    if ranks > 1:
+        message = f"a Hugging Face folder is for any number of ranks, and {ranks} were asked for"
+        raise InputError(message, hint="leave --tp and --pp out: programs that read it divide it themselves")
+    find_format(conversion.recipe.quantization, file="")
+
+
+def default_dtype(source: str) -> str:
+    """Return the data type that keeps the source's range: 16 bits hold float32's only as bfloat16."""
+    return "bfloat16" if source == "float32" else source

@@ -1,0 +1,245 @@
+"""The flow of the quality gate: source → baseline (kept in the store) → candidate → report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trtkit.checkpoint.hf import HfCheckpoint, read_json
+from trtkit.checkpoint.progress import Progress
+from trtkit.checkpoint.source import resolve as resolve_source
+from trtkit.checkpoint.staging import write_json
+from trtkit.checkpoint.trtllm import TrtllmCheckpoint
+from trtkit.contract import ContractFile
+from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
+from trtkit.engine.manifest import code_digest, sha256_of
+from trtkit.engine.store import Stage, Store
+from trtkit.errors import InputError, VerificationError
+from trtkit.quantize.gate.baseline import Baseline, write_baseline
+from trtkit.quantize.gate.judge import Exam, Judged
+from trtkit.quantize.gate.limits import Limits
+from trtkit.quantize.gate.model import load_candidate
+from trtkit.quantize.gate.page import page
+from trtkit.quantize.gate.report import Report
+from trtkit.quantize.gate.samples import Samples, open_tokenizer, take_samples
+from trtkit.quantize.gate.task import read_questions
+from trtkit.quantize.gate.tensors import Candidate
+
+GATE = "gate"
+"""Name of the stage."""
+REPORT, PAGE = "report.json", "report.html"
+
+
+@dataclass(frozen=True)
+class GateOptions:
+    """What is asked, and what has to be reached."""
+
+    data: Path | None = None
+    """File or folder of held-out text; None for the built-in one."""
+    samples: int = 32
+    sample_tokens: int = 512
+    task_file: Path | None = None
+    dtype: str = "float32"
+    """Data type of weights and sums, of baseline and candidate alike."""
+    limits: Limits = field(default_factory=Limits)
+
+
+def gate_source(
+    baseline: str, candidate: Path, options: GateOptions, store: Store, progress: Progress
+) -> Report:
+    """Find or fetch the baseline, and judge the candidate by it.
+
+    Raises:
+        InputError: There is no such baseline; see :func:`run_gate` for the rest.
+    """
+    if (Path(baseline) / rank_file(0)).is_file():
+        message = "is a TensorRT-LLM checkpoint, which has neither a tokenizer nor a model that runs here"
+        hint = "give the Hugging Face folder that it was converted from"
+        raise InputError(message, path=baseline, hint=hint)
+    folder = resolve_source(baseline, Path.cwd(), store.root / "source", progress)
+    return run_gate(HfCheckpoint.open(folder), candidate, options, store, progress)
+
+
+def options_of(file: ContractFile) -> GateOptions | None:
+    """Return what the contract asks for; None when it asks for no gate."""
+    gate, base = file.contract.quantization.gate, file.path.parent
+    if gate is None:
+        return None
+    return GateOptions(
+        data=base / gate.data if gate.data else None,
+        samples=gate.samples,
+        sample_tokens=gate.sample_tokens,
+        task_file=base / gate.task_file if gate.task_file else None,
+        dtype=gate.precision,
+        limits=Limits(gate.max_kl, gate.min_top1, gate.max_ppl_ratio, gate.min_accuracy),
+    )
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a build has judged."""
+
+    checkpoint: Path
+    """Need not be there yet."""
+    key: str
+    """Key of the stage that writes it."""
+    source: HfCheckpoint
+    tried: tuple[Mapping[str, Any], ...] = ()
+    """Facts of the gate about the formats before this one."""
+
+
+def gate_stage(judged: Judgement, options: GateOptions, store: Store, progress: Progress) -> Stage:
+    """Checkpoint → report. A report that says no is a product too, so that it is not measured again."""
+
+    def run(out: Path) -> Mapping[str, Any]:
+        found = run_gate(judged.source, judged.checkpoint, options, store, progress)
+        report = replace(found, tried=judged.tried)
+        write_json(out / REPORT, report.as_json())
+        (out / PAGE).write_text(page(report), encoding="utf-8")
+        return {**report.summary(), "tried": list(judged.tried)}
+
+    asked = {"data": _digests(options.data), "task_file": _digests(options.task_file)}
+    inputs = {
+        "code": code_digest(),
+        "checkpoint": judged.key,
+        "options": {**asdict(options), **asked},
+        "tried": list(judged.tried),
+        **_versions(),
+    }
+    return Stage(GATE, inputs, run, (REPORT, PAGE))
+
+
+def refusal(tried: Sequence[Mapping[str, Any]], report: Path) -> VerificationError:
+    """Return the error of a build of which no format passes."""
+    said = "; ".join(f"{each['format']}: {', '.join(each['reasons'])}" for each in tried)
+    hint = "add a format that loses less to quantization.fallback, or raise the limits of quantization.gate"
+    return VerificationError(f"the quality gate says no: {said}", path=report / PAGE, hint=hint)
+
+
+def run_gate(
+    source: HfCheckpoint, candidate: Path, options: GateOptions, store: Store, progress: Progress
+) -> Report:
+    """Judge a TensorRT-LLM checkpoint, or an engine folder of the CPU back end, by the model that it was made from.
+
+    Raises:
+        InputError: Candidate and source are of different models, or one of them cannot be run.
+        EnvironmentLacks: torch or transformers is not installed.
+    """
+    if options.limits.min_accuracy is not None and options.task_file is None:
+        raise InputError("a smallest accuracy needs questions", hint="give a task file")
+    samples = take_samples(source, options.data, count=options.samples, length_tokens=options.sample_tokens)
+    questions = read_questions(options.task_file) if options.task_file else ()
+    engine = _is_engine(candidate)
+    # Checked before the baseline, which takes minutes.
+    opened = None if engine else Candidate.open(TrtllmCheckpoint.open(candidate), source)
+
+    def fill(out: Path) -> dict[str, Any]:
+        write_baseline(source, samples, questions, out, dtype=options.dtype, progress=progress)
+        return {"samples": len(samples.sequences), "tokens": samples.num_tokens}
+
+    product = store.produce(Stage("baseline", _baseline_inputs(source, samples, options), fill))
+    exam = Exam(
+        baseline=Baseline.open(product.path),
+        source=str(source.folder),
+        samples=samples,
+        questions=questions,
+        tokenizer=open_tokenizer(source),
+        limits=options.limits,
+        dtype=options.dtype,
+    )
+    judged = (
+        _judged_engine(candidate) if opened is None else _judged_checkpoint(opened, options.dtype, progress)
+    )
+    return exam.judge(judged, progress)
+
+
+def _baseline_inputs(source: HfCheckpoint, samples: Samples, options: GateOptions) -> dict[str, Any]:
+    weights = {info.path for info in source.tensors.values()} | {source.folder / CHECKPOINT_CONFIG}
+    return {
+        "code": code_digest(),
+        "source": {path.name: sha256_of(path) for path in sorted(weights)},
+        "samples": samples.digest,
+        "task": _digests(options.task_file),
+        "dtype": options.dtype,
+        **_versions(),
+    }
+
+
+def _versions() -> dict[str, str | None]:
+    """Return the versions of what computes; None for what is not installed, which is only needed to run."""
+    return {package: _version(package) for package in ("torch", "transformers", "tokenizers")}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _digests(path: Path | None) -> dict[str, str] | None:
+    if path is None:
+        return None
+    if not path.exists():
+        hint = "paths in a contract are relative to it"
+        raise InputError("there is no such file or folder", path=path, hint=hint)
+    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
+    return {each.relative_to(path.parent).as_posix(): sha256_of(each) for each in files}
+
+
+def _judged_checkpoint(candidate: Candidate, dtype: str, progress: Progress) -> Judged:
+    def loaded(done: int, total: int) -> None:
+        progress("dequantize", done, total)
+
+    executor, errors = load_candidate(candidate, dtype=dtype, progress=loaded)
+    block = candidate.checkpoint.config.get("quantization") or {}
+    return Judged(
+        executor,
+        str(candidate.checkpoint.folder),
+        f"transformers, {dtype}, with the checkpoint's weights and rounding",
+        block.get("quant_algo"),
+        block.get("kv_cache_quant_algo"),
+        errors,
+        executor.hidden,
+    )
+
+
+def _is_engine(folder: Path) -> bool:
+    return read_json(folder / CHECKPOINT_CONFIG).get("backend") == "cpu"
+
+
+def _judged_engine(folder: Path) -> Judged:
+    config = read_json(folder / CHECKPOINT_CONFIG)
+    block = config.get("pretrained_config", {}).get("quantization") or {}
+    return Judged(EngineExecutor(folder), str(folder), "OpenVINO, the engine itself", block.get("quant_algo"))
+
+
+class EngineExecutor:
+    """An engine folder of the CPU back end: its model with a plain state instead of pages, and its own settings."""
+
+    def __init__(self, folder: Path) -> None:
+        import openvino as ov
+
+        from trtkit.engine.cpu.folder import EngineFolder
+
+        engine = EngineFolder.open(folder)
+        core = ov.Core()
+        self._compiled = core.compile_model(core.read_model(engine.model_file), "CPU", engine.properties)
+
+    def logits(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Return the logits ``(length, vocab)``; the state is a new one for every sequence."""
+        length = len(tokens)
+        inputs = {
+            "input_ids": tokens[None],
+            "attention_mask": np.ones((1, length), np.int64),
+            "position_ids": np.arange(length, dtype=np.int64)[None],
+            "beam_idx": np.zeros(1, np.int32),
+        }
+        result = self._compiled.create_infer_request().infer(inputs)["logits"][0]
+        return np.array(result, np.float32)

@@ -1,0 +1,138 @@
+"""Planning from files: a contract, or no more than a model's ``config.json``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trtkit.catalog.formats import BACKENDS
+from trtkit.catalog.model import ModelConfig
+from trtkit.checkpoint.hf import HfCheckpoint, read_json
+from trtkit.checkpoint.source import find as find_source
+from trtkit.checkpoint.source import resolve as resolve_source
+from trtkit.contract import Contract, ContractFile, load_contract
+from trtkit.contract.formats import BackendName
+from trtkit.contract.load import parse_contract
+from trtkit.engine.store import Store
+from trtkit.errors import ContractError, InputError, Problem
+from trtkit.flow.build import Report, this_machine
+from trtkit.plan import Plan, make_plan
+from trtkit.plan.compare import Candidate, Field, compare
+from trtkit.plan.hf_config import parse_hf_config
+from trtkit.plan.pace import Speed
+from trtkit.plan.silicon import measured_fit
+from trtkit.plan.solve import Solution, Unknown, changed, solve
+from trtkit.plan.types import Workload
+
+_CONFIG, _GENERATION = "config.json", "generation_config.json"
+_BARE = "name: {name}\nmodel: {{source: .}}\nclasses: {{default: {{priority: 1}}}}\n"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be planned: a contract and its model, and what else is known."""
+
+    file: ContractFile
+    model: ModelConfig
+    warnings: tuple[Problem, ...]
+    bare: bool
+    """There is no contract, only a model: nothing was promised, and problems have no lines."""
+    measured: Speed | None = None
+    workload: Workload | None = None
+
+    @property
+    def contract(self) -> Contract:
+        """The contract."""
+        return self.file.contract
+
+    def answer(self) -> Plan:
+        """Return the plan, with the warnings of model and contract.
+
+        Raises:
+            ContractError: Something cannot be; all problems are listed, with the contract's lines.
+        """
+        try:
+            plan = make_plan(
+                self.contract, self.model, this_machine(), measured=self.measured, workload=self.workload
+            )
+        except ContractError as error:
+            raise ContractError([self._locate(problem) for problem in error.problems]) from None
+        told = [
+            self._locate(each) for each in plan.warnings if not (self.bare and each.key.startswith("classes"))
+        ]
+        return replace(plan, warnings=(*self.warnings, *told))
+
+    def solve(self, unknown: Unknown) -> tuple[Solution, Plan]:
+        """Return the value that was asked for, and the plan with it.
+
+        Raises:
+            InputError: No value fits, or something else of the contract is wrong.
+        """
+        solution = solve(unknown, self.contract, self.model, this_machine())
+        file = replace(self.file, contract=solution.contract)
+        return solution, replace(self, file=file).answer()
+
+    def compare(self) -> list[Candidate]:
+        """Return every way to serve the contract, best first; without a GPU back end that of TensorRT-LLM is meant."""
+        contract = self.contract
+        if not BACKENDS[contract.engine.backend.value].needs_gpu:
+            contract = changed(contract, backend=BackendName.TENSORRT, threads=None)
+        return compare(contract, self.model, this_machine(), Field(workload=self.workload))
+
+    def _locate(self, problem: Problem) -> Problem:
+        return problem if self.bare else self.file.locate(problem)
+
+
+def ask(path: Path, overrides: Sequence[str], config: Path | None, report: Report) -> Question:
+    """Read a contract, or a ``config.json`` in its place, and the model that it is about.
+
+    For a back end with a GPU the model's configuration is all that is read: weights need not be there.
+
+    Raises:
+        InputError: A file is missing or wrong.
+    """
+    if path.suffix == ".json":
+        file, config = parse_contract(_BARE.format(name=_name(path)), path, overrides), config or path
+        return _question(file, config, bare=True)
+    file = load_contract(path, overrides)
+    if config is None and not BACKENDS[file.contract.engine.backend.value].needs_gpu:
+        source = file.contract.model.source
+        opened = HfCheckpoint.open(resolve_source(source, path.parent, Store().root / "source", report))
+        return Question(file, opened.config, opened.warnings, bare=False)
+    return _question(file, config or _find_config(file), bare=False)
+
+
+def _question(file: ContractFile, config: Path, *, bare: bool) -> Question:
+    generation = config.with_name(_GENERATION)
+    model, warnings = parse_hf_config(
+        read_json(config), file=str(config), generation=read_json(generation) if generation.exists() else None
+    )
+    return Question(file, model, tuple(warnings), bare)
+
+
+def _find_config(file: ContractFile) -> Path:
+    source, base = file.contract.model.source, file.path.parent
+    hint = "give the model's configuration: --config CONFIG.json"
+    try:
+        folder = find_source(source, base, Store().root / "source")
+    except InputError as error:
+        raise InputError(error.message, hint=hint, path=error.path) from error
+    if folder is None or not (folder / _CONFIG).is_file():
+        raise InputError(f"the configuration of {source} is not on this machine", path=file.path, hint=hint)
+    return folder / _CONFIG
+
+
+def _name(path: Path) -> str:
+    stem = path.parent.resolve().name if path.name == _CONFIG else path.stem
+    return re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("._-")[:63].strip("._-") or "model"
+
+
+def read_calibration(path: Path) -> Speed:
+    """Return the measured speed of an engine.
+
+    Raises:
+        InputError: The file is missing or holds something else.
+    """
+    return measured_fit(read_json(path), file=str(path))

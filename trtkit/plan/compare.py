@@ -1,0 +1,120 @@
+"""Which GPU, format and number of ranks keep a contract's promises, and at how many requests per second."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from trtkit.catalog.formats import WEIGHTS
+from trtkit.catalog.gpus import GPUS, Gpu
+from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.support import Support
+from trtkit.catalog.trtllm import NEWEST
+from trtkit.contract.formats import KvCacheFormat, WeightFormat
+from trtkit.contract.models import Contract
+from trtkit.errors import ContractError
+from trtkit.plan.machine import Machine
+from trtkit.plan.resolve import make_plan
+from trtkit.plan.solve import RANKS, changed
+from trtkit.plan.support import kv_verdict, weights_verdict
+from trtkit.plan.types import Plan, Workload
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way to serve the contract."""
+
+    gpu: Gpu
+    weights: str
+    kv_cache: str
+    tp: int
+    plan: Plan | None
+    """None where it cannot be."""
+    why_not: str = ""
+    proven: bool = True
+    """Whether the format is known to work on the GPU."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether every promise holds by the plan's own numbers."""
+        return (
+            self.plan is not None
+            and self.plan.pace is not None
+            and all(each.kept for each in self.plan.pace.classes)
+        )
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests per second of all ranks together."""
+        return self.plan.pace.requests_per_s if self.plan and self.plan.pace else 0.0
+
+    @property
+    def per_gpu(self) -> float:
+        """Requests per second and GPU."""
+        return self.requests_per_s / self.tp
+
+
+@dataclass(frozen=True)
+class Field:
+    """What is tried."""
+
+    gpus: Sequence[str] = tuple(GPUS)
+    weights: Sequence[str] = tuple(WEIGHTS)
+    ranks: Sequence[int] = RANKS
+    workload: Workload | None = None
+
+
+def compare(contract: Contract, model: ModelConfig, machine: Machine, field: Field) -> list[Candidate]:
+    """Return every candidate, best first: promises kept, then requests per second and GPU."""
+    found = list(_candidates(contract, model, machine, field))
+    return sorted(found, key=lambda each: (each.plan is None, not each.kept, -each.per_gpu))
+
+
+def _candidates(
+    contract: Contract, model: ModelConfig, machine: Machine, field: Field
+) -> Iterator[Candidate]:
+    backend, line = contract.engine.backend.value, contract.engine.trtllm or NEWEST
+    for gpu in (GPUS[name] for name in field.gpus):
+        kv_cache = contract.quantization.kv_cache.value
+        if kv_verdict(backend, kv_cache, gpu.sm, line).support is Support.REFUSED:
+            kv_cache = "auto"
+        for weights in field.weights:
+            verdict = weights_verdict(backend, weights, gpu.sm, line, model.architecture)
+            if verdict.support is Support.REFUSED:
+                yield Candidate(gpu, weights, kv_cache, 1, None, verdict.reason)
+                continue
+            one = _with_formats(changed(contract, gpu=gpu.name), weights, kv_cache)
+            proven = verdict.support is Support.WORKS
+            for tp in field.ranks:
+                plan, why = _plan(changed(one, tensor_parallel=tp), model, machine, field.workload)
+                yield Candidate(gpu, weights, kv_cache, tp, plan, why, proven)
+
+
+def _with_formats(contract: Contract, weights: str, kv_cache: str) -> Contract:
+    grouped = WEIGHTS[weights].group_values > 0
+    formats = contract.quantization.model_copy(
+        update={
+            "weights": WeightFormat(weights),
+            "kv_cache": KvCacheFormat(kv_cache),
+            "group_size": contract.quantization.group_size if grouped else None,
+        }
+    )
+    return contract.model_copy(update={"quantization": formats})
+
+
+def _plan(
+    contract: Contract, model: ModelConfig, machine: Machine, workload: Workload | None
+) -> tuple[Plan | None, str]:
+    try:
+        return make_plan(contract, model, machine, workload=workload), ""
+    except ContractError as error:
+        return None, error.problems[0].message
+
+
+def best_of_each(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return the best candidate of each GPU and format, best first; those that cannot be are left out."""
+    best: dict[tuple[str, str], Candidate] = {}
+    for each in candidates:
+        if each.plan is not None:
+            best.setdefault((each.gpu.name, each.weights), each)
+    return list(best.values())

@@ -1,0 +1,168 @@
+"""A contract for GPUs, resolved: target, effective settings, memory, zones and pace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trtkit.catalog.architectures import ARCHITECTURES
+from trtkit.catalog.formats import KV_CACHE, WEIGHTS
+from trtkit.catalog.gpus import GPUS, Gpu
+from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.parallel import Parallelism
+from trtkit.catalog.trtllm import NEWEST, PROFILES
+from trtkit.contract.models import Contract
+from trtkit.plan.effective import Ask, Effect, build_effect
+from trtkit.plan.gpu_memory import gpu_memory
+from trtkit.plan.pace import Speed, pace_of, workload_of
+from trtkit.plan.speed import speed_of
+from trtkit.plan.types import EngineLimits, Plan, QuantPlan, Setting, Target, Workload, Zones
+
+DEFAULT_BATCH_SIZE = 256
+DEFAULT_SEQ_LEN = 8192
+DEFAULT_NUM_TOKENS = 8192
+"""``trtllm-build``'s own default."""
+
+
+def resolve_gpu(
+    contract: Contract, model: ModelConfig, measured: Speed | None, workload: Workload | None
+) -> Plan:
+    """Return the plan; the contract's back end, GPU and parallelism were checked before."""
+    engine, formats = contract.engine, contract.quantization
+    gpu, ranks = GPUS[engine.gpu or ""], ranks_of(contract, model)
+    quantization = QuantPlan(
+        formats.weights.value,
+        formats.kv_cache.value,
+        WEIGHTS[formats.weights.value].quant_algo,
+        KV_CACHE[formats.kv_cache.value],
+    )
+    effect = _effect(contract, model, quantization, gpu)
+    limits = _prompt_limit(contract, effect)
+    memory = gpu_memory(contract, model, gpu, ranks, limits)
+    block = limits.tokens_per_block
+    kv_tokens = int(memory.kv_tokens * contract.admission.kv_fraction) // block * block
+    speed = measured or speed_of(model, gpu, ranks, quantization, contract.model.dtype.value)
+    pace = pace_of(contract, limits, kv_tokens, speed, workload or workload_of(contract, limits))
+    reuse = engine.kv_cache.enable_block_reuse and effect.paged_context
+    return Plan(
+        name=contract.name,
+        backend=engine.backend.value,
+        gpu=engine.gpu,
+        tensor_parallel=engine.tensor_parallel,
+        pipeline_parallel=engine.pipeline_parallel,
+        threads=None,
+        dtype=contract.model.dtype.value,
+        model=model,
+        quantization=quantization,
+        limits=limits,
+        memory=memory,
+        zones=Zones(limits.max_num_tokens * 3 // 2, kv_tokens, pace.slots),
+        enable_block_reuse=reuse,
+        target=_target(contract, model, ranks=ranks, effect=effect, limits=limits),
+        pace=pace.pace,
+    )
+
+
+def ranks_of(contract: Contract, model: ModelConfig) -> Parallelism:
+    """Return how the model is divided; some engines share the embedding whatever they are told."""
+    engine = contract.engine
+    shares = ARCHITECTURES[model.architecture].shares_embedding and engine.tensor_parallel > 1
+    return Parallelism(
+        engine.tensor_parallel,
+        engine.pipeline_parallel,
+        engine.moe_expert_parallel,
+        parallel_embedding=shares,
+    )
+
+
+def default_limits(contract: Contract, model: ModelConfig) -> EngineLimits:
+    """Return the shapes that are asked for: what the contract gives, and what follows from it."""
+    given = contract.engine.limits
+    max_seq_len = given.max_seq_len or min(model.max_position_embeddings, DEFAULT_SEQ_LEN)
+    batch = given.max_batch_size or DEFAULT_BATCH_SIZE
+    return EngineLimits(
+        max_batch_size=batch,
+        max_input_len=given.max_input_len or max_seq_len - 1,
+        max_seq_len=max_seq_len,
+        max_num_tokens=given.max_num_tokens or max(DEFAULT_NUM_TOKENS, batch),
+        tokens_per_block=contract.engine.kv_cache.tokens_per_block,
+    )
+
+
+def _effect(contract: Contract, model: ModelConfig, quantization: QuantPlan, gpu: Gpu) -> Effect:
+    limits, engine = default_limits(contract, model), contract.engine
+    if engine.backend.value == "tensorrt":
+        ask = Ask(
+            model,
+            quantization,
+            gpu.sm,
+            engine.tensor_parallel,
+            engine.build_flags,
+            engine.limits.max_beam_width,
+        )
+        return build_effect(ask, limits)
+    most = limits.max_seq_len * limits.max_batch_size
+    limits = replace(limits, max_num_tokens=min(limits.max_num_tokens, most))
+    # The graph of the others has a cache for each slot, which nothing shares.
+    return Effect(limits, (), engine.backend.value != "rtx")
+
+
+def _prompt_limit(contract: Contract, effect: Effect) -> EngineLimits:
+    """Return the limits with the longest prompt that is accepted when nobody asked for a longer one."""
+    limits = effect.limits
+    if contract.engine.limits.max_input_len is not None or _chunks(contract, effect):
+        return limits
+    return replace(limits, max_input_len=min(limits.max_input_len, limits.max_num_tokens))
+
+
+def _chunks(contract: Contract, effect: Effect) -> bool:
+    # A graph of TensorRT for RTX takes a prompt in any number of calls.
+    return contract.engine.chunked_context and (
+        effect.paged_context or contract.engine.backend.value == "rtx"
+    )
+
+
+def _target(
+    contract: Contract, model: ModelConfig, *, ranks: Parallelism, effect: Effect, limits: EngineLimits
+) -> Target:
+    engine = contract.engine
+    line = engine.trtllm or NEWEST
+    return Target(
+        gpu=GPUS[engine.gpu or ""],
+        ranks=ranks,
+        trtllm=line,
+        image=f"nvcr.io/nvidia/tritonserver:{PROFILES[line].images[-1]}-trtllm-python-py3",
+        max_beam_width=engine.limits.max_beam_width,
+        build_flags=dict(engine.build_flags),
+        chunked_context=_chunks(contract, effect),
+        max_attention_window=_windows(model, limits),
+        settings=(*effect.settings, *_runtime(contract, effect, limits)),
+    )
+
+
+def _runtime(contract: Contract, effect: Effect, limits: EngineLimits) -> tuple[Setting, ...]:
+    """Return the runtime's switches that hang on the context attention, and what that does to prompts."""
+    engine = contract.engine
+    off = "" if effect.paged_context else "the context phase does not read the KV cache's blocks"
+    chunks = _chunks(contract, effect)
+    rows = [
+        _on("enable_block_reuse", engine.kv_cache.enable_block_reuse, effect.paged_context, off),
+        _on("chunked_context", engine.chunked_context, chunks, off),
+    ]
+    if not chunks:
+        reason = "without chunked context a prompt must fit one step: max_num_tokens"
+        longest = min(limits.max_input_len, limits.max_num_tokens)
+        rows.append(Setting("longest prompt", f"{limits.max_seq_len - 1}", f"{longest}", reason))
+    return tuple(rows)
+
+
+def _on(name: str, asked: bool, possible: bool, reason: str) -> Setting:
+    word = {True: "on", False: "off"}
+    effective = asked and possible
+    return Setting(name, word[asked], word[effective], reason if asked and not effective else "")
+
+
+def _windows(model: ModelConfig, limits: EngineLimits) -> tuple[int, ...] | None:
+    window, pattern = model.sliding_window, model.sliding_window_pattern
+    if window is None or window >= limits.max_seq_len:
+        return None
+    return (window,) if pattern is None else (*[window] * (pattern - 1), limits.max_seq_len)

@@ -1,0 +1,23 @@
+"""Checks of plans for GPUs, by what they are about; the order is that of their problems."""
+
+from trtkit.plan.check import Check
+from trtkit.plan.preflight.flags import FLAG_CHECKS
+from trtkit.plan.preflight.formats import FORMAT_CHECKS
+from trtkit.plan.preflight.limits import LIMIT_CHECKS
+from trtkit.plan.preflight.pace import PACE_CHECKS
+from trtkit.plan.preflight.ranks import RANK_CHECKS
+from trtkit.plan.preflight.source import SOURCE_CHECKS
+
+GPU_CHECKS: tuple[Check, ...] = (
+    *SOURCE_CHECKS,
+    *FORMAT_CHECKS,
+    *RANK_CHECKS,
+    *LIMIT_CHECKS,
+    *FLAG_CHECKS,
+    *PACE_CHECKS,
+)
+
+RANKLESS_CHECKS: tuple[Check, ...] = (*SOURCE_CHECKS, *FORMAT_CHECKS, *FLAG_CHECKS)
+"""Those that hold however the model is divided."""
+
+__all__ = ["GPU_CHECKS", "RANKLESS_CHECKS"]

@@ -1,0 +1,198 @@
+"""Flags of ``trtllm-build``: known to the release line, of the right kind, and not against each other."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.trtllm import FLAGS, LINES, OLD_FLAGS, Flag
+from trtkit.contract.models import Contract
+from trtkit.errors import Problem
+from trtkit.plan.check import refuses, warns
+from trtkit.plan.types import Plan, Target
+
+_KEY = "engine.build_flags"
+_SM100_OFF = (
+    "gemm_swiglu_plugin",
+    "fp8_rowwise_gemm_plugin",
+    "low_latency_gemm_plugin",
+    "low_latency_gemm_swiglu_plugin",
+    "bert_context_fmha_fp32_acc",
+)
+_EAGLE_BATCH, _EAGLE_DRAFT = 512, 256
+
+
+@refuses
+def flags_are_for_engines(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
+    """Only the engine flow has ``trtllm-build``; elsewhere its flags would have no effect."""
+    backend = contract.engine.backend.value
+    if contract.engine.build_flags and backend != "tensorrt":
+        yield Problem(f"the {backend} back end has no trtllm-build", _KEY, "leave the key out")
+
+
+@refuses
+def flags_are_known(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """An unknown flag ends ``trtllm-build`` at once."""
+    for name in contract.engine.build_flags:
+        key = f"{_KEY}.{name}"
+        if name in OLD_FLAGS:
+            yield Problem(f"no supported line has {name}", key, f"write {OLD_FLAGS[name].instead}")
+        elif name not in FLAGS:
+            near = difflib.get_close_matches(name, FLAGS, n=1)
+            hint = f"did you mean {near[0]}?" if near else "see trtllm-build --help of the target line"
+            yield Problem(f"trtllm-build has no {name}", key, hint)
+        elif FLAGS[name].given_by:
+            yield Problem(f"{name} has a key of its own", key, f"write {FLAGS[name].given_by}")
+        elif plan.target and not FLAGS[name].in_line(plan.target.trtllm):
+            first, last = FLAGS[name].since, FLAGS[name].until
+            message = f"trtllm-build of {plan.target.trtllm} has no {name}"
+            yield Problem(message, key, f"lines {first} to {last} have it")
+
+
+@refuses
+def flags_take_values(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
+    """A value that is none of the choices ends ``trtllm-build`` too."""
+    for name, value in contract.engine.build_flags.items():
+        flag = FLAGS.get(name)
+        if flag is not None and not flag.given_by and not _takes(flag, value):
+            allowed = ", ".join(map(str, flag.choices)) or f"a value of type {flag.kind.__name__}"
+            yield Problem(f"{name} does not take {value!r}", f"{_KEY}.{name}", f"use {allowed}")
+
+
+def _takes(flag: Flag, value: bool | int | str) -> bool:
+    if flag.choices:
+        return any(value is each or (type(value) is type(each) and value == each) for each in flag.choices)
+    return type(value) is flag.kind
+
+
+@refuses
+def flags_agree(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Pairs that the builder rejects, or asserts against, after the checkpoint was read."""
+    if plan.target is None or contract.engine.backend.value != "tensorrt":
+        return
+    for key, message, hint in _contradictions(_Flags(plan.target), model, plan):
+        yield Problem(message, f"{_KEY}.{key}", hint)
+
+
+class _Flags:
+    """The flags of a target, defaults included."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def __getitem__(self, name: str) -> bool | int | str | None:
+        value: bool | int | str | None = self.target.build_flags.get(name, FLAGS[name].default)
+        return value
+
+    def is_on(self, name: str) -> bool:
+        return self[name] not in ("disable", False, None, 0)
+
+
+def _contradictions(flags: _Flags, model: ModelConfig, plan: Plan) -> Iterator[tuple[str, str, str]]:
+    if flags.is_on("gather_context_logits") and flags.is_on("max_draft_len"):
+        yield "gather_context_logits", "context logits and draft tokens exclude each other", "leave one out"
+    if flags.is_on("multiple_profiles") and flags["opt_num_tokens"] is not None:
+        yield "opt_num_tokens", "multiple_profiles chooses the optimum itself", "leave one of the two out"
+    if flags.is_on("streamingllm"):
+        early = LINES.index(flags.target.trtllm) < LINES.index("1.0")
+        if not early or model.architecture != "LlamaForCausalLM":
+            yield "streamingllm", "only lines before 1.0 have it, for Llama", "leave it out"
+    if flags.is_on("pp_reduce_scatter") and model.architecture != "MixtralForCausalLM":
+        yield "pp_reduce_scatter", f"{model.architecture} engines assert against it", "leave it out"
+    yield from _swiglu(flags, plan)
+    yield from _speculation(flags, plan)
+    if flags["kv_cache_type"] != "paged":
+        yield "kv_cache_type", f"a {flags['kv_cache_type']} cache has no in-flight batching", "use paged"
+    if flags.is_on("lora_plugin"):
+        yield "lora_plugin", "a contract has no adapters to build for", "leave it out"
+    if flags.is_on("fast_build") and plan.quantization.weights == "int8-wo":
+        yield "fast_build", "managed weights do not go with weight-only layers", "leave it out"
+
+
+def _swiglu(flags: _Flags, plan: Plan) -> Iterator[tuple[str, str, str]]:
+    sm = flags.target.gpu.sm
+    if sm == 100:
+        for name in _SM100_OFF:
+            if flags.is_on(name):
+                yield name, "the plugin is not implemented for SM 100", "leave it out"
+    for name in ("gemm_swiglu_plugin", "low_latency_gemm_swiglu_plugin"):
+        if flags.is_on(name) and sm != 100:
+            if flags["use_fused_mlp"] == "disable":
+                yield name, "it needs use_fused_mlp", "leave use_fused_mlp at enable"
+            if plan.quantization.weights != "fp8" or (name == "gemm_swiglu_plugin" and sm != 90):
+                yield (
+                    name,
+                    f"it is for FP8 weights on SM 90, this is {plan.quantization.weights} on SM {sm}",
+                    "leave it out",
+                )
+
+
+def _speculation(flags: _Flags, plan: Plan) -> Iterator[tuple[str, str, str]]:
+    mode, draft = flags["speculative_decoding_mode"], int(flags["max_draft_len"] or 0)
+    if mode == "eagle" and plan.limits.max_batch_size > _EAGLE_BATCH:
+        yield (
+            "speculative_decoding_mode",
+            f"EAGLE takes at most {_EAGLE_BATCH} requests",
+            "lower max_batch_size",
+        )
+    if mode == "eagle" and draft > _EAGLE_DRAFT:
+        yield "max_draft_len", f"EAGLE takes at most {_EAGLE_DRAFT} draft tokens", f"at most {_EAGLE_DRAFT}"
+    if mode == "medusa" and flags.target.max_beam_width > 1:
+        yield (
+            "speculative_decoding_mode",
+            "Medusa has no beam search",
+            "set engine.limits.max_beam_width to 1",
+        )
+
+
+@warns
+def gemm_plugin_suits_format(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """The plugin of 16-bit products gains nothing where all of them are FP8."""
+    value = contract.engine.build_flags.get("gemm_plugin")
+    if plan.quantization.weights == "fp8" and value not in (None, "disable", "fp8"):
+        hint = "disable for large batches, fp8 for small ones"
+        yield Problem(f"gemm_plugin {value} does nothing for FP8 weights", f"{_KEY}.gemm_plugin", hint)
+
+
+@warns
+def engine_can_be_served_as_built(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
+    """Engines without weights, or with streamed ones, need a step more."""
+    flags = contract.engine.build_flags
+    if flags.get("strip_plan") is True:
+        yield Problem(
+            "a stripped engine has no weights", f"{_KEY}.strip_plan", "run trtllm-refit before serving"
+        )
+    if flags.get("weight_streaming") is True and flags.get("gemm_plugin", "disable") != "disable":
+        message = "streamed weights need products without the plugin"
+        yield Problem(message, f"{_KEY}.weight_streaming", "set gemm_plugin to disable")
+
+
+@warns
+def timing_cache_has_a_place(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
+    """A relative timing cache is written wherever the builder happens to run."""
+    for name in ("input_timing_cache", "output_timing_cache"):
+        value = contract.engine.build_flags.get(name)
+        if isinstance(value, str) and not PurePosixPath(value).is_absolute():
+            yield Problem(f"{name} {value!r} is relative", f"{_KEY}.{name}", "give an absolute path")
+
+
+@warns
+def workers_have_ranks(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """More workers than ranks are silently none."""
+    workers, world = contract.engine.build_flags.get("workers"), plan.tensor_parallel * plan.pipeline_parallel
+    if isinstance(workers, int) and workers > world:
+        yield Problem(f"{workers} workers build {world} rank(s)", f"{_KEY}.workers", f"at most {world}")
+
+
+FLAG_CHECKS = (
+    flags_are_for_engines,
+    flags_are_known,
+    flags_take_values,
+    flags_agree,
+    gemm_plugin_suits_format,
+    engine_can_be_served_as_built,
+    timing_cache_has_a_place,
+    workers_have_ranks,
+)

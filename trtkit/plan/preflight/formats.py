@@ -1,0 +1,115 @@
+"""Formats of weights and KV cache on the target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trtkit.catalog.formats import WEIGHTS
+from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.support import Support
+from trtkit.contract.models import Contract
+from trtkit.errors import Problem
+from trtkit.plan.check import refuses, warns
+from trtkit.plan.support import Verdict, kv_verdict, weights_verdict
+from trtkit.plan.types import Plan, Target
+
+_QK_NORMS = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Gemma3ForCausalLM")
+_GROUPED = ("int4-awq", "int4-gptq", "w4a8-awq")
+
+
+@refuses
+def formats_run_on_gpu(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """A format without kernels on the GPU fails in the builder, hours in, or gives garbage."""
+    for key, verdict, target in _verdicts(contract, model, plan):
+        if verdict.support is Support.REFUSED:
+            nearest = verdict.nearest or "none on this GPU: take another back end"
+            name = _value(contract, key)
+            message = f"{contract.engine.backend.value} runs no {name} on {target.gpu.name}: {verdict.reason}"
+            yield Problem(message, key, f"nearest that works: {nearest}")
+
+
+@warns
+def formats_are_proven(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """What is let through and was never seen to work has to be tried first."""
+    for key, verdict, target in _verdicts(contract, model, plan):
+        if verdict.support is Support.UNCERTAIN:
+            message = f"{_value(contract, key)} on {target.gpu.name} is not proven: {verdict.reason}"
+            yield Problem(message, key, "compare its answers with those of unquantized weights first")
+
+
+@refuses
+def group_size_has_kernel(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
+    """INT4 kernels take groups of 64 and 128 channels, those with FP8 activations of 128 only."""
+    name, size, key = (
+        contract.quantization.weights.value,
+        contract.quantization.group_size,
+        "quantization.group_size",
+    )
+    if size is None:
+        return
+    known = (128,) if name == "w4a8-awq" else (64, 128)
+    if name not in _GROUPED:
+        yield Problem(f"{name} weights have no groups", key, "leave the key out")
+    elif size not in known:
+        sizes = " or ".join(map(str, known))
+        yield Problem(f"no kernel of {name} has groups of {size} channels", key, f"use {sizes}")
+
+
+@refuses
+def smoothquant_knows_norms(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """The SmoothQuant plugin's attention has no norms of queries and keys."""
+    plugin = (plan.quantization.quant_algo or "").endswith("_PLUGIN")
+    if contract.engine.backend.value == "tensorrt" and plugin and model.architecture in _QK_NORMS:
+        message = f"SmoothQuant's attention has not the query and key norms of {model.architecture}"
+        yield Problem(message, "quantization.weights", "use fp8, int8-wo or int4-awq")
+
+
+@warns
+def fp8_kv_suits_model(_: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Keys with large biases lose their answers in an FP8 cache."""
+    if plan.quantization.kv_cache == "fp8" and model.architecture.startswith("Qwen2"):
+        message = (
+            f"{model.architecture} was reported to lose its accuracy with an FP8 KV cache (biases of keys)"
+        )
+        yield Problem(message, "quantization.kv_cache", "let the quality gate decide, or use auto")
+
+
+@warns
+def products_keep_pace_with_memory(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Small weights with 16-bit products only help while a step waits for memory."""
+    facts, target = WEIGHTS[plan.quantization.weights], plan.target
+    if target is None or facts.compute != "fp16" or facts.quant_algo is None:
+        return
+    # A weight of b bits is read in b / 8 bytes and multiplied twice (multiply, add) for each request of the batch.
+    even = target.gpu.fp16_tflops * 1e3 / target.gpu.bandwidth_gb_per_s * facts.weight_bits / 16
+    if plan.zones.decode_slots > even:
+        message = f"from {even:.0f} requests on, {facts.quant_algo} is bound by products in 16 bits"
+        instead = "fp8" if target.gpu.fp8_tflops else "int8-sq"
+        yield Problem(message, "quantization.weights", f"for large batches {instead} is faster")
+
+
+def _verdicts(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[tuple[str, Verdict, Target]]:
+    target, backend = plan.target, contract.engine.backend.value
+    if target is not None:
+        sm, line = target.gpu.sm, target.trtllm
+        weights = contract.quantization.weights.value
+        yield "quantization.weights", weights_verdict(backend, weights, sm, line, model.architecture), target
+        kv_cache = contract.quantization.kv_cache.value
+        yield "quantization.kv_cache", kv_verdict(backend, kv_cache, sm, line), target
+
+
+def _value(contract: Contract, key: str) -> str:
+    quantization = contract.quantization
+    if key == "quantization.weights":
+        return f"{quantization.weights.value} weights"
+    return f"{quantization.kv_cache.value} KV cache"
+
+
+FORMAT_CHECKS = (
+    formats_run_on_gpu,
+    formats_are_proven,
+    group_size_has_kernel,
+    smoothquant_knows_norms,
+    fp8_kv_suits_model,
+    products_keep_pace_with_memory,
+)

@@ -1,0 +1,109 @@
+"""The division of layers among ranks, beyond what does not divide at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trtkit.catalog.architectures.architecture import TensorRule
+from trtkit.catalog.formats import DEFAULT_GROUP
+from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.parallel import Parallelism
+from trtkit.contract.models import Contract
+from trtkit.errors import Problem
+from trtkit.plan.check import refuses, warns
+from trtkit.plan.parallel import heads_divide
+from trtkit.plan.ranks import share_of
+from trtkit.plan.tensors import rules_of, target_shape
+from trtkit.plan.types import Plan
+
+_TILE = 64
+_GPUS_PER_NODE = 8
+_WEIGHT_ONLY = ("int8-wo", "int4-awq", "int4-gptq", "w4a8-awq")
+
+
+@refuses
+def layers_fill_tiles(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """A weight-only layer whose sizes do not fill the kernel's tiles pads itself, and the checkpoint no longer fits.
+
+    Each rank's rows and columns must be multiples of 64, or of the group where that is larger.
+    """
+    name, target = contract.quantization.weights.value, plan.target
+    if contract.engine.backend.value != "tensorrt" or target is None or name not in _WEIGHT_ONLY:
+        return
+    tile = tile_of(name, contract.quantization.group_size)
+    wrong = untiled(model, target.ranks, tile)
+    if wrong:
+        layer, size = wrong[0]
+        message = f"{layer} has {size} channels, no multiple of {tile} on each of {target.ranks.tp} ranks"
+        yield Problem(message, "engine.tensor_parallel", _instead(model, name, tile))
+
+
+def tile_of(weights: str, group_size: int | None) -> int:
+    """Return the channels that each rank's part of a layer must be a multiple of."""
+    return _TILE if weights == "int8-wo" else max(_TILE, group_size or DEFAULT_GROUP)
+
+
+def untiled(model: ModelConfig, ranks: Parallelism, tile: int) -> list[tuple[str, int]]:
+    """Return the linear layers, with the size that is no multiple of the tile on every rank."""
+    wrong = []
+    for rule in rules_of(model):
+        if rule.is_linear:
+            rows, columns = _sizes(rule, model, ranks)
+            parts = ranks.moe_tp if rule.per_expert else ranks.tp
+            layer = rule.target.removeprefix("transformer.layers.{layer}.").removesuffix(".weight")
+            wrong += [(layer, size) for size in (rows, columns) if size % (tile * parts)]
+    return wrong
+
+
+def _sizes(rule: TensorRule, model: ModelConfig, ranks: Parallelism) -> tuple[int, int]:
+    rows, columns = target_shape(rule, model)[-2:]
+    if rule.target.endswith("attention.qkv.weight"):
+        # KV heads that several ranks hold are counted as often.
+        rows = target_shape(rule, share_of(model, ranks))[-2] * ranks.tp
+    return rows, columns
+
+
+def _instead(model: ModelConfig, name: str, tile: int) -> str:
+    fits = [
+        tp
+        for tp in (1, 2, 4, 8)
+        if heads_divide(model, tp) and model.intermediate_size % tp == 0
+        if not untiled(model, Parallelism(tp, 1), tile)
+    ]
+    lower = f"sizes that fit: {', '.join(map(str, fits))}; " if fits else ""
+    group = "groups of 64; " if tile == DEFAULT_GROUP and name != "w4a8-awq" else ""
+    return f"{lower}{group}fp8; or pad intermediate_size with zeros before the conversion"
+
+
+@warns
+def fp8_layers_are_aligned(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """FP8 products want multiples of 16; whether others fail or are slow is not known."""
+    if contract.quantization.weights.value != "fp8" or plan.target is None:
+        return
+    for layer, size in untiled(model, plan.target.ranks, 16)[:1]:
+        message = f"{layer} has {size} channels, no multiple of 16 on each of {plan.target.ranks.tp} ranks"
+        yield Problem(message, "engine.tensor_parallel", "use fewer ranks")
+
+
+@warns
+def ranks_fit_a_node(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Ranks on several machines need a launcher and a network that all-reduces can wait for."""
+    world = plan.tensor_parallel * plan.pipeline_parallel
+    if world > _GPUS_PER_NODE:
+        message = f"{world} ranks are more than the {_GPUS_PER_NODE} GPUs of a machine"
+        hint = "share layers inside a machine (tensor_parallel), the stack among machines (pipeline_parallel)"
+        yield Problem(message, "engine.tensor_parallel", hint)
+
+
+@warns
+def kv_heads_are_not_repeated(_: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Beyond the number of KV heads more ranks hold copies: the cache per GPU shrinks no further."""
+    if plan.tensor_parallel > model.num_kv_heads:
+        message = (
+            f"{plan.tensor_parallel} ranks hold {model.num_kv_heads} KV heads, each of them "
+            f"{plan.tensor_parallel // model.num_kv_heads} times: {plan.memory.kv_bytes_per_token:,} B per token stay"
+        )
+        yield Problem(message, "engine.tensor_parallel", f"at most {model.num_kv_heads} for a smaller cache")
+
+
+RANK_CHECKS = (layers_fill_tiles, fp8_layers_are_aligned, ranks_fit_a_node, kv_heads_are_not_repeated)

@@ -1,0 +1,65 @@
+"""What a model needs of the engine that is to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.trtllm import ARCHITECTURES_SINCE, HEAD_SIZES, LINES
+from trtkit.contract.models import Contract
+from trtkit.errors import Problem
+from trtkit.plan.check import refuses, warns
+from trtkit.plan.types import Plan
+
+
+@refuses
+def line_has_architecture(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """A release line that came before the family has no class to build it with."""
+    first = ARCHITECTURES_SINCE.get(model.architecture, LINES[0])
+    line = plan.target.trtllm if plan.target else LINES[-1]
+    if contract.engine.backend.value == "tensorrt" and LINES.index(line) < LINES.index(first):
+        message = f"TensorRT-LLM {line} has no {model.architecture}"
+        yield Problem(message, "engine.trtllm", f"at least {first}")
+
+
+@refuses
+def head_size_has_kernel(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
+    """Attention plugins take heads of a multiple of 8 dimensions."""
+    if contract.engine.backend.value == "tensorrt" and model.head_size % 8:
+        message = f"heads of {model.head_size} dimensions are no multiple of 8"
+        hint = f"sizes with kernels: {', '.join(map(str, HEAD_SIZES))}; the cpu back end takes any"
+        yield Problem(message, "model.source", hint)
+
+
+@warns
+def head_size_is_common(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
+    """Fused context attention exists for a list of head sizes; others may fall back to slower kernels."""
+    size = model.head_size
+    if contract.engine.backend.value == "tensorrt" and size % 8 == 0 and size not in HEAD_SIZES:
+        message = f"no fused context attention is known for heads of {size} dimensions"
+        yield Problem(message, "model.source", f"sizes with kernels: {', '.join(map(str, HEAD_SIZES))}")
+
+
+@warns
+def window_is_set_at_run_time(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """A sliding window is not part of an engine: without the runtime's setting every layer sees everything."""
+    windows = plan.target.max_attention_window if plan.target else None
+    if windows is not None and contract.engine.backend.value == "tensorrt":
+        message = f"layers look back {model.sliding_window} tokens, which the runtime has to be told"
+        yield Problem(message, "model.source", f"serve with max_attention_window {list(windows)}")
+
+
+@refuses
+def dtype_has_kernel(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
+    """Attention and quantized layers of GPU engines compute in 16 bits."""
+    if contract.model.dtype.value == "float32":
+        yield Problem("engines for GPUs compute in 16 bits", "model.dtype", "use bfloat16 or float16")
+
+
+SOURCE_CHECKS = (
+    line_has_architecture,
+    head_size_has_kernel,
+    head_size_is_common,
+    window_is_set_at_run_time,
+    dtype_has_kernel,
+)

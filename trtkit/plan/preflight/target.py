@@ -1,0 +1,71 @@
+"""What must be right before numbers can be computed: the GPU, the release line, the division among ranks."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from trtkit.catalog.formats import BACKENDS
+from trtkit.catalog.gpus import GPUS
+from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.parallel import Parallelism
+from trtkit.catalog.trtllm import LINES, LLMAPI_SINCE
+from trtkit.contract.models import Contract
+from trtkit.errors import Problem
+from trtkit.plan.parallel import parallel_problems
+
+_TRTLLM_BACKENDS = ("tensorrt", "llmapi")
+
+
+def target_problems(contract: Contract, model: ModelConfig) -> list[Problem]:
+    """Return why no plan can be made for the contract's target, everything at once."""
+    if not BACKENDS[contract.engine.backend.value].needs_gpu:
+        return list(_only_on_gpus(contract))
+    engine = contract.engine
+    ranks = Parallelism(engine.tensor_parallel, engine.pipeline_parallel, engine.moe_expert_parallel)
+    return [*_gpu_is_known(contract), *_line_is_known(contract), *parallel_problems(model, ranks)]
+
+
+def _gpu_is_known(contract: Contract) -> Iterator[Problem]:
+    gpu = contract.engine.gpu
+    if gpu in GPUS:
+        return
+    near = difflib.get_close_matches(gpu or "", GPUS, n=1)
+    hint = f"{f'did you mean {near[0]}? ' if near else ''}known: {', '.join(GPUS)}"
+    message = "the back end needs a target GPU" if gpu is None else f"{gpu!r} is no GPU of the catalog"
+    yield Problem(message, "engine.gpu", hint)
+
+
+def _line_is_known(contract: Contract) -> Iterator[Problem]:
+    """A line without the back end, or one that nothing is known of, has no flags to plan with."""
+    key, line, backend = "engine.trtllm", contract.engine.trtllm, contract.engine.backend.value
+    if line is None:
+        return
+    first = LLMAPI_SINCE if backend == "llmapi" else LINES[0]
+    if backend not in _TRTLLM_BACKENDS:
+        yield Problem(f"the {backend} back end is not part of TensorRT-LLM", key, "leave the key out")
+    elif line not in LINES:
+        hint = f"lines that are: {', '.join(LINES[LINES.index(first) :])}"
+        gone = "; the engine flow ends with 1.2" if backend == "tensorrt" else ""
+        yield Problem(f"TensorRT-LLM {line} is not in the catalog{gone}", key, hint)
+    elif LINES.index(line) < LINES.index(first):
+        yield Problem(f"TensorRT-LLM {line} has no LLM API back end", key, f"at least {first}")
+
+
+def _only_on_gpus(contract: Contract) -> Iterator[Problem]:
+    """Keys that nothing would use on a CPU are refused, not left without effect."""
+    engine = contract.engine
+    used = {
+        "engine.trtllm": engine.trtllm is not None,
+        "engine.build_flags": bool(engine.build_flags),
+        "engine.moe_expert_parallel": engine.moe_expert_parallel > 1,
+        "engine.limits.max_beam_width": engine.limits.max_beam_width > 1,
+        "engine.chunked_context": not engine.chunked_context,
+        "engine.kv_cache.max_bytes": engine.kv_cache.max_bytes is not None,
+        "quantization.group_size": contract.quantization.group_size is not None,
+    }
+    for key, given in used.items():
+        if given:
+            yield Problem(
+                f"the {engine.backend.value} back end has no such setting", key, "leave the key out"
+            )

@@ -1,0 +1,151 @@
+"""Texts to calibrate with: the built-in ones, or local files. Nothing is ever fetched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtkit.errors import EnvironmentLacks, InputError
+from trtkit.quantize.calibrate import texts
+
+_PARQUET = b"PAR1"
+_SUFFIXES = (".jsonl", ".txt", ".parquet")
+_KINDS = ", ".join(_SUFFIXES)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One text, and where it is from."""
+
+    text: str
+    origin: str
+
+
+@dataclass(frozen=True)
+class Data:
+    """What to read samples from."""
+
+    path: Path | None = None
+    """File or folder; None for the built-in text."""
+    column: str = "text"
+    """Field of JSON lines and of Parquet files."""
+
+    def describe(self) -> str:
+        """Return what it is, for the record."""
+        return texts.CALIBRATION if self.path is None else str(self.path)
+
+    def records(self) -> Iterator[Record]:
+        """Yield the texts in a fixed order; a .txt file is one.
+
+        Raises:
+            InputError: There is no such data, it is in no known form, or the column is not there.
+            EnvironmentLacks: No library for Parquet is installed.
+        """
+        if self.path is None:
+            yield Record(texts.calibration(), texts.CALIBRATION)
+            return
+        for file in _files(self.path):
+            yield from _READERS[_kind(file)](file, self.column)
+
+
+def _files(path: Path) -> Sequence[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        message = "there is no such file or folder, and data is never fetched"
+        raise InputError(message, path=path, hint=f"name a local {_KINDS} file, or a folder of them")
+    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in _SUFFIXES and file.is_file())
+    if not found:
+        raise InputError(f"the folder holds no {_KINDS} file", path=path, hint="put the texts into one")
+    return found
+
+
+def _kind(path: Path) -> str:
+    """Return the form of a file: what it begins with goes before its name."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_PARQUET))
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", path=path) from error
+    kind = ".parquet" if start == _PARQUET else path.suffix.lower()
+    if kind == ".parquet" and start != _PARQUET:
+        raise InputError("is named .parquet and does not begin like one", path=path, hint=f"give {_KINDS}")
+    if kind not in _SUFFIXES:
+        raise InputError("is in no form that is known", path=path, hint=f"give a {_KINDS} file")
+    return kind
+
+
+def _text_file(path: Path, _: str) -> Iterator[Record]:
+    yield Record(_decode(path.read_bytes(), path, None), str(path))
+
+
+def _json_lines(path: Path, column: str) -> Iterator[Record]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            text = _decode(line, path, number)
+            if text.strip():
+                yield Record(_field(text, column, path, number), f"{path}:{number}")
+
+
+def _decode(raw: bytes, path: Path, line: int | None) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        where = line or raw.count(b"\n", 0, error.start) + 1
+        message = f"line {where} is not UTF-8: byte 0x{raw[error.start]:02x}"
+        raise InputError(message, path=path, hint="save the file as UTF-8 (`iconv -t UTF-8`)") from error
+
+
+def _field(text: str, column: str, path: Path, number: int) -> str:
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"line {number} is not JSON: {error}", path=path) from error
+    if not isinstance(row, dict):
+        raise InputError(f"line {number} is not a JSON object", path=path, hint='a line is {"text": "..."}')
+    if column not in row:
+        raise _no_column(column, row, path, f"line {number} has")
+    value = row[column]
+    if not isinstance(value, str):
+        message = f"line {number}: {column!r} is {type(value).__name__}, not a text"
+        raise InputError(message, path=path, hint="name the field that holds the text: --column NAME")
+    return value
+
+
+def _no_column(column: str, columns: Iterable[Any], path: Path, where: str) -> InputError:
+    names = ", ".join(map(str, columns)) or "no fields"
+    hint = "name one of them: --column NAME"
+    return InputError(f"there is no field {column!r}; {where} {names}", path=path, hint=hint)
+
+
+def _parquet(path: Path, column: str) -> Iterator[Record]:
+    for number, value in enumerate(_parquet_values(path, column), 1):
+        if not isinstance(value, str):
+            message = f"row {number}: {column!r} is {type(value).__name__}, not a text"
+            raise InputError(message, path=path, hint="name the column that holds the text: --column NAME")
+        yield Record(value, f"{path}: row {number}")
+
+
+def _parquet_values(path: Path, column: str) -> Iterator[Any]:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ModuleNotFoundError:
+        message = "Parquet files need the package pyarrow, which is not installed"
+        raise EnvironmentLacks(
+            message, path=path, hint="pip install pyarrow, or save the texts as .jsonl"
+        ) from None
+    try:
+        file = parquet.ParquetFile(path)
+        if column not in file.schema_arrow.names:
+            raise _no_column(column, file.schema_arrow.names, path, "the file has")
+        for batch in file.iter_batches(batch_size=256, columns=[column]):
+            yield from batch.column(0).to_pylist()
+    except pa.ArrowException as error:
+        raise InputError(f"not a whole Parquet file: {error}", path=path) from error
+
+
+_READERS = {".jsonl": _json_lines, ".txt": _text_file, ".parquet": _parquet}

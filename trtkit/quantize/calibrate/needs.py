@@ -1,0 +1,96 @@
+"""Memory and disk that a calibration takes, known before anything is read."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trtkit.errors import EnvironmentLacks
+from trtkit.quantize.calibrate.layers import ModelLayers
+from trtkit.quantize.calibrate.samples import SampleSet
+
+if TYPE_CHECKING:
+    import torch
+
+_LIBRARIES_BYTES = 700 << 20
+"""torch, transformers and what they keep; measured, on a CPU."""
+_HEAD_BYTES = 3 * (64 << 20)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes, by what takes them."""
+
+    layer_bytes: int
+    activation_bytes: int
+    int4_bytes: int
+    disk_bytes: int
+
+    @property
+    def memory_bytes(self) -> int:
+        """All of it but the libraries."""
+        return self.layer_bytes + max(self.activation_bytes + self.int4_bytes, _HEAD_BYTES)
+
+
+def estimate(layers: ModelLayers, samples: SampleSet, group_size: int | None) -> Needs:
+    """Return what layers and samples take."""
+    config = layers.config
+    width = 2 if config.dtype == "bfloat16" else 4
+    inner = config.intermediate_size
+    if config.moe:
+        chosen = config.moe.intermediate_size * config.moe.experts_per_token
+        inner = chosen + config.moe.shared_intermediate_size
+    heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_size
+    # Per token: some copies of the hidden state, Q, K and V twice, gate, up and their product.
+    per_token = 6 * config.hidden_size + 2 * heads + 3 * inner
+    # Float32 scores where attention is not fused.
+    scores = config.num_heads * samples.longest_tokens**2 * 8 if config.numerics else 0
+    groups = layers.groups(0) if group_size else []
+    # Products of each input, the largest once more, and some float32 copies of the largest weights.
+    products = sum(4 * group.width**2 for group in groups)
+    copies = max((4 * group.width * (6 * group.outputs + 2 * group.width) for group in groups), default=0)
+    return Needs(
+        layers.layer_elements() * width,
+        per_token * samples.longest_tokens * width + scores,
+        products + copies,
+        2 * samples.tokens * config.hidden_size * width,
+    )
+
+
+def check_memory(needs: Needs, device: torch.device, out: Path) -> None:
+    """Refuse what would be killed on the way.
+
+    Raises:
+        EnvironmentLacks: Memory or disk do not suffice.
+    """
+    free = _free_bytes(device)
+    needed = needs.memory_bytes + _LIBRARIES_BYTES
+    if free is not None and needed > free:
+        parts = (
+            f"one decoder layer {needs.layer_bytes / 1e9:.1f}, activations {needs.activation_bytes / 1e9:.1f}, "
+            f"INT4 search {needs.int4_bytes / 1e9:.1f}, libraries {_LIBRARIES_BYTES / 1e9:.1f}"
+        )
+        message = (
+            f"calibration takes about {needed / 1e9:.1f} GB of memory ({parts}); {free / 1e9:.1f} are free"
+        )
+        raise EnvironmentLacks(message, hint="use a machine with more memory, or a smaller --max-length")
+    existing = next(folder for folder in out.absolute().parents if folder.exists())
+    space = shutil.disk_usage(existing).free
+    if needs.disk_bytes > space:
+        message = f"hidden states take {needs.disk_bytes / 1e9:.1f} GB on disk and {space / 1e9:.1f} are free"
+        raise EnvironmentLacks(message, path=out, hint="free space, or use fewer --samples")
+
+
+def _free_bytes(device: torch.device) -> int | None:
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return found[0] if found else None

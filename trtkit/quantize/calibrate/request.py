@@ -1,0 +1,105 @@
+"""What is asked of a calibration, and what the file says of how it was made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.errors import ContractError, InputError, Problem
+from trtkit.quantize.calibrate.data import Data
+from trtkit.quantize.calibrate.layers import LinearGroup, ModelLayers
+from trtkit.quantize.calibrate.purpose import Purpose, Unreached
+from trtkit.quantize.calibrate.samples import SampleSet
+from trtkit.quantize.digest import weights_digest
+
+
+@dataclass(frozen=True)
+class Request:
+    """Options of one calibration."""
+
+    data: Data = field(default_factory=Data)
+    purpose: Purpose = Purpose.RANGES
+    samples: int = 128
+    max_tokens: int = 512
+    seed: int = 0
+    group_size: int | None = None
+    """Input columns that share an INT4 scale; None for the largest of 128 and 64 that fits."""
+    unreached: Unreached = Unreached.ABORT
+
+
+def choose_group(request: Request, layers: ModelLayers) -> int | None:
+    """Return the group size of INT4, None without it.
+
+    Raises:
+        ContractError: Layers cannot be divided so, or are experts.
+    """
+    if not request.purpose.is_int4:
+        return None
+    if layers.config.moe:
+        hint = "use fp8 or int8-wo"
+        message = f"TensorRT-LLM has no experts with {request.purpose.value} weights"
+        raise ContractError([Problem(message, key=layers.config.architecture, hint=hint)])
+    allowed = (128,) if request.purpose is Purpose.W4A8_AWQ else (128, 64)
+    if request.group_size is not None and request.group_size not in allowed:
+        message = f"{request.purpose.value} has groups of {' or '.join(map(str, allowed))} columns"
+        raise InputError(f"{message}, not of {request.group_size}", hint=f"--group-size {allowed[0]}")
+    groups = layers.groups(0)
+    sizes = (request.group_size,) if request.group_size else allowed
+    fitting = [size for size in sizes if not any(_misfits(groups, size))]
+    if fitting:
+        return fitting[0]
+    problems = [_side_problem(group, sizes[-1]) for group in groups if any(_misfits([group], sizes[-1]))]
+    raise ContractError(problems)
+
+
+def _misfits(groups: list[LinearGroup], size: int) -> list[bool]:
+    return [bool(group.width % size) for group in groups]
+
+
+def _side_problem(group: LinearGroup, size: int) -> Problem:
+    message = f"reads {group.width} channels, which are no multiple of a group of {size}"
+    hint = "use --group-size 64 where that fits, or int8-wo or fp8 weights"
+    return Problem(message, key=group.names[0], hint=hint)
+
+
+def describe(
+    source: HfCheckpoint, layers: ModelLayers, request: Request, samples: SampleSet, group_size: int | None
+) -> Mapping[str, Any]:
+    """Return what the file says of itself; what decides its numbers is in it."""
+    import torch
+    import transformers
+
+    import trtkit
+
+    ids = hashlib.sha256()
+    for sample in samples.samples:
+        ids.update(len(sample.ids).to_bytes(8, "little") + sample.ids.tobytes())
+    return {
+        "schema": 1,
+        "weights_sha256": weights_digest(layers.mapped),
+        "config_sha256": hashlib.sha256((source.folder / "config.json").read_bytes()).hexdigest(),
+        "architecture": source.config.architecture,
+        "for": request.purpose.value,
+        "group_size": group_size,
+        "data": samples.description,
+        "samples_asked": samples.asked,
+        "samples_used": samples.used,
+        "texts_skipped": samples.skipped,
+        "tokens": samples.tokens,
+        "tokens_sha256": ids.hexdigest(),
+        "max_length": request.max_tokens,
+        "seed": request.seed,
+        "unreached": request.unreached.value,
+        "trtkit": trtkit.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
+def digest_of(description: Mapping[str, Any]) -> str:
+    """Return one text that is the same for the same description."""
+    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()

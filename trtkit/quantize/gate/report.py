@@ -1,0 +1,157 @@
+"""What was found about a candidate, and the verdict: plain data that goes into JSON as it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from trtkit.quantize.gate.metrics import Interval
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure with its interval, beside its limit and what rounding the baseline to bfloat16 costs."""
+
+    name: str
+    interval: Interval
+    limit: float | None
+    upper: bool
+    """Whether the limit is one that the figure has to stay below."""
+    floor: Interval | None = None
+
+    @property
+    def decisive(self) -> float:
+        """The end of the interval that speaks against the candidate."""
+        return self.interval.high if self.upper else self.interval.low
+
+    @property
+    def passes(self) -> bool:
+        """Whether it is within the limit; what is no number is not."""
+        values = (self.interval.value, self.interval.low, self.interval.high)
+        if not all(map(math.isfinite, values)):
+            return False
+        if self.limit is None:
+            return True
+        return self.decisive <= self.limit if self.upper else self.decisive >= self.limit
+
+
+@dataclass(frozen=True)
+class WorstToken:
+    """A position where the candidate is far off."""
+
+    sample: int
+    position: int
+    kl: float
+    context: str
+    """Text up to the position."""
+    baseline: str
+    """What the baseline takes for likeliest to come next."""
+    candidate: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The whole of it."""
+
+    baseline: str
+    candidate: str
+    executor: str
+    """Who computed the candidate."""
+    algorithm: str | None
+    kv_cache: str | None
+    data: str
+    num_samples: int
+    num_tokens: int
+    dtype: str
+    measures: tuple[Measure, ...]
+    non_finite_samples: tuple[int, ...] = ()
+    baseline_accuracy: float | None = None
+    layer_errors: tuple[float, ...] = ()
+    """Of each layer's output on the first sample, relative to its size."""
+    weight_errors: Mapping[str, float] = field(default_factory=dict)
+    """Of each linear layer's weight, relative to its size."""
+    worst: tuple[WorstToken, ...] = ()
+    tried: tuple[Mapping[str, Any], ...] = ()
+    """Summaries of the formats that were tried before this one."""
+
+    @property
+    def passes(self) -> bool:
+        """The verdict; there is none without measures."""
+        return (
+            bool(self.measures) and not self.non_finite_samples and all(each.passes for each in self.measures)
+        )
+
+    def reasons(self) -> Iterator[str]:
+        """Say why the verdict is no."""
+        if self.non_finite_samples:
+            yield f"logits are not finite in {len(self.non_finite_samples)} of {self.num_samples} samples"
+        for measure in self.measures:
+            if not measure.passes:
+                relation = "above" if measure.upper else "below"
+                limit = "" if measure.limit is None else f" {measure.limit:.4g}"
+                yield f"{measure.name}: {measure.decisive:.4g} is {relation}{limit}"
+
+    @property
+    def format(self) -> str:
+        """The algorithms by name."""
+        cache = f" with {self.kv_cache} KV cache" if self.kv_cache else ""
+        return f"{self.algorithm or 'not quantized'}{cache}"
+
+    def summary(self) -> dict[str, Any]:
+        """Return format, verdict and figures alone."""
+        figures = {each.name: asdict(each.interval) | {"limit": each.limit} for each in self.measures}
+        fields = {
+            "format": self.format,
+            "verdict": "pass" if self.passes else "fail",
+            "reasons": list(self.reasons()),
+            "measures": figures,
+        }
+        found: dict[str, Any] = _without_nan(fields)
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as one document; figures that are no numbers are null."""
+        measures = [asdict(each) | {"passes": each.passes} for each in self.measures]
+        fields = {
+            "schema": SCHEMA_VERSION,
+            "verdict": "pass" if self.passes else "fail",
+            "reasons": list(self.reasons()),
+            **asdict(self),
+            "measures": measures,
+        }
+        found: dict[str, Any] = _without_nan(fields)
+        return found
+
+    def as_text(self) -> str:
+        """Return a table."""
+        head = f"{'':<22}{'value':>10}{'95 % interval':>24}{'limit':>12}{'bf16 floor':>12}"
+        lines = [head, *(_line(measure) for measure in self.measures)]
+        if self.baseline_accuracy is not None:
+            lines.append(f"{'baseline accuracy':<22}{self.baseline_accuracy:>10.4f}")
+        verdict = "pass" if self.passes else "FAIL"
+        return "\n".join(
+            [*lines, f"{verdict}: {self.candidate}", *(f"  {reason}" for reason in self.reasons())]
+        )
+
+
+def _line(measure: Measure) -> str:
+    interval, limit, floor = measure.interval, "", ""
+    if measure.limit is not None:
+        limit = f"{'<=' if measure.upper else '>='} {measure.limit:.4f}"
+    if measure.floor is not None:
+        floor = f"{measure.floor.value:.4f}"
+    spread = f"{interval.low:.4f} to {interval.high:.4f}"
+    mark = "" if measure.passes else "  fails"
+    return f"{measure.name:<22}{interval.value:>10.4f}{spread:>24}{limit:>12}{floor:>12}{mark}"
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _without_nan(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,100 @@
+"""Scales of a quantized KV cache: one per layer, which times the stored value is the real one.
+
+INT8: the largest output of the projections / 127. TensorRT-LLM's converter takes Q, K and V together, which is loose
+but has room for what the rotary embedding adds to K (up to sqrt(2), as it mixes pairs of channels after the ranges
+were recorded); ``KvScale.KV`` leaves Q out, which resolves small values of K and V better and may clip K.
+
+FP8: E4M3 has values down to 2**-9 whatever the scale, so that a scale below 1 gains nothing: ``max(amax(K, V) / 448,
+1)``, as NVIDIA's ModelOpt has it, and 1 without ranges.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.schemes import KV_CACHE_SCALE
+from trtkit.checkpoint.jobs import Job, Layout
+from trtkit.checkpoint.kernels import FP8_MAX, Floats
+from trtkit.checkpoint.mapping import MappedTensor
+from trtkit.checkpoint.recipe import Baking, Recipe
+from trtkit.errors import Problem
+from trtkit.quantize.act_range import ActRange
+from trtkit.quantize.constant import Constant
+from trtkit.quantize.linear import Linear, linears
+
+_INT8_MAX = np.float32(127.0)
+
+
+class KvScale(enum.Enum):
+    """Which outputs an INT8 scale covers."""
+
+    QKV = "qkv"
+    KV = "kv"
+
+
+@dataclass(frozen=True)
+class KvCache:
+    """Adds the scales to what another recipe writes."""
+
+    weights: Recipe
+    algorithm: str
+    """``INT8`` or ``FP8``."""
+    ranges: ActRange | None
+    """None only with FP8: all scales are 1."""
+    covers: KvScale = KvScale.QKV
+
+    @property
+    def quantization(self) -> Mapping[str, Any]:
+        """The weights' block, and the cache's algorithm."""
+        return {**self.weights.quantization, "kv_cache_quant_algo": self.algorithm}
+
+    @property
+    def baked_for(self) -> Mapping[str, Any]:
+        """What the weights' layout depends on."""
+        return self.weights.baked_for if isinstance(self.weights, Baking) else {}
+
+    def problems(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Problem]:
+        """Return the weights' problems; without any, the ranges have to be there.
+
+        Raises:
+            ContractError: They are not, or are no ranges of this model.
+        """
+        problems = self.weights.problems(mapped, layout)
+        if not problems and self.ranges is not None:
+            self.ranges.check(_projections(mapped, layout), outputs=True)
+        return problems
+
+    def jobs(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:
+        """Return the weights' jobs and one scale for each layer."""
+        scales = [self._job(linear) for linear in _projections(mapped, layout)]
+        return [*self.weights.jobs(mapped, layout), *scales]
+
+    def _job(self, linear: Linear) -> Job:
+        layer = linear.tensor.target.layer
+        assert layer is not None  # noqa: S101 - projections are in layers
+        target = linear.layout.layer_part(layer, KV_CACHE_SCALE)
+        return Constant(target, (self._scale(linear),))
+
+    def _scale(self, linear: Linear) -> float:
+        if self.ranges is None:
+            return 1.0
+        outputs, config = self.ranges.outputs(linear), linear.layout.config
+        if self.algorithm == "FP8":
+            return max(float(_cached(outputs, config).max() / np.float32(FP8_MAX)), 1.0)
+        covered = outputs if self.covers is KvScale.QKV else _cached(outputs, config)
+        return float(covered.max() / _INT8_MAX)
+
+
+def _cached(outputs: Floats, config: ModelConfig) -> Floats:
+    """Return the outputs that the cache keeps: K and V."""
+    return outputs[config.num_heads * config.head_size :]
+
+
+def _projections(mapped: Sequence[MappedTensor], layout: Layout) -> list[Linear]:
+    return [linear for linear in linears(mapped, layout) if linear.name == "attention.qkv"]

@@ -1,0 +1,105 @@
+"""Which recipe writes a format."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from trtkit.checkpoint.recipe import Plain, Recipe
+from trtkit.errors import InputError
+from trtkit.plan.types import QuantPlan
+from trtkit.quantize.act_range import ActRange
+from trtkit.quantize.fp8 import Fp8
+from trtkit.quantize.fp8_rowwise import Fp8Rowwise
+from trtkit.quantize.int4 import WEIGHTS as INT4
+from trtkit.quantize.int4 import Int4
+from trtkit.quantize.kv_cache import KvCache, KvScale
+from trtkit.quantize.smoothquant import Mode, SmoothQuant
+from trtkit.quantize.smoothquant_qdq import SmoothQuantQdq
+from trtkit.quantize.weight_only import BakedWeightOnly, WeightLayout
+
+QDQ = "qdq"
+SMOOTHQUANT = (*(mode.value for mode in Mode), QDQ)
+"""Forms of ``int8-sq``; the first one is the most accurate."""
+_DEFAULT_ALPHA = 0.5
+_NO_RANGES = "record activation ranges of the model and give the file"
+
+
+def recipe_for(
+    plan: QuantPlan,
+    *,
+    ranges: Path | None = None,
+    smoothquant: str = SMOOTHQUANT[0],
+    alpha: float = _DEFAULT_ALPHA,
+    target_sm: int | None = None,
+    trtllm_version: str | None = None,
+    kv_scale: str = KvScale.QKV.value,
+    clamps: bool = True,
+) -> Recipe:
+    """Return the recipe of a plan's formats.
+
+    ``ranges`` is a file of activation ranges (see ``act_range``). ``smoothquant`` and ``alpha`` belong to ``int8-sq``,
+    ``target_sm`` and ``trtllm_version`` to ``int8-wo`` in the layout of one GPU, ``kv_scale`` to an INT8 KV cache.
+    Without ``clamps``, ``fp8-rowwise`` leaves activations unbounded, for engines that know no bound.
+
+    Raises:
+        InputError: This release does not write them, an argument is missing, or nothing would use it.
+    """
+    _check_used(plan, smoothquant, alpha, target_sm, kv_scale)
+    opened = _open(plan, ranges)
+    if plan.weights == "fp8-rowwise":
+        weights: Recipe = Fp8Rowwise(plan) if clamps else Fp8Rowwise(plan, clamp=None)
+    else:
+        weights = _weights(plan, opened, smoothquant, alpha)
+    if target_sm is not None:
+        WeightLayout.of(target_sm, trtllm_version)
+        weights = BakedWeightOnly(plan, target_sm, trtllm_version)
+    if plan.kv_cache_quant_algo is None:
+        return weights
+    return KvCache(weights, plan.kv_cache_quant_algo, opened, KvScale(kv_scale))
+
+
+def _weights(plan: QuantPlan, ranges: ActRange | None, smoothquant: str, alpha: float) -> Recipe:
+    if ranges is not None and plan.weights == "fp8":
+        return Fp8(plan, ranges)
+    if ranges is not None and plan.weights in INT4:
+        return Int4.open(plan, ranges)
+    if ranges is not None and plan.weights == "int8-sq":
+        if smoothquant == QDQ:
+            return SmoothQuantQdq(plan, ranges, alpha)
+        return SmoothQuant(plan, ranges, Mode(smoothquant), alpha)
+    return Plain(plan)
+
+
+def _open(plan: QuantPlan, path: Path | None) -> ActRange | None:
+    """Open the ranges if there are users of them."""
+    needing = [plan.weights] if plan.weights in ("fp8", "int8-sq", *INT4) else []
+    needing += ["an INT8 KV cache"] if plan.kv_cache_quant_algo == "INT8" else []
+    if path is not None:
+        if not needing and plan.kv_cache_quant_algo is None:
+            raise InputError("nothing would use activation ranges", path=path, hint="leave them out")
+        return ActRange.open(path)
+    if needing:
+        raise InputError(f"activation ranges are needed for {' and '.join(needing)}", hint=_NO_RANGES)
+    return None
+
+
+def _check_used(
+    plan: QuantPlan, smoothquant: str, alpha: float, target_sm: int | None, kv_scale: str
+) -> None:
+    if smoothquant not in SMOOTHQUANT:
+        raise InputError(
+            f"{smoothquant!r} is no form of SmoothQuant", hint=f"one of {', '.join(SMOOTHQUANT)}"
+        )
+    if not (math.isfinite(alpha) and 0 <= alpha <= 1):
+        raise InputError(f"alpha is {alpha}", hint="from 0 (weights stay) to 1 (activations become even)")
+    scales = tuple(each.value for each in KvScale)
+    if kv_scale not in scales:
+        raise InputError(f"{kv_scale!r} is nothing a KV scale can cover", hint=f"one of {', '.join(scales)}")
+    if plan.weights != "int8-sq" and (smoothquant, alpha) != (SMOOTHQUANT[0], _DEFAULT_ALPHA):
+        raise InputError(f"{plan.weights} weights are not smoothed", hint="leave SmoothQuant's options out")
+    if plan.kv_cache_quant_algo != "INT8" and kv_scale != scales[0]:
+        raise InputError(f"a {plan.kv_cache} KV cache has no such choice", hint="leave the KV scale out")
+    if target_sm is not None and plan.weights != "int8-wo":
+        message = f"{plan.weights} weights are the same for every GPU"
+        raise InputError(message, hint="leave the target GPU out")

@@ -1,0 +1,98 @@
+"""Smoothing: moves outliers of activations into the weights, ``(x / s) (W * s) = x W`` channel by channel.
+
+``s = max(amax(x)**alpha / max(amax(W), 1e-5)**(1 - alpha), 1e-5)``, in float64, where W are all layers that read x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from trtkit.checkpoint.kernels import Floats, Kernels
+from trtkit.checkpoint.safetensors import Array
+from trtkit.errors import InputError
+from trtkit.quantize.linear import Block, Linear, block_amax, block_rows
+
+Doubles = npt.NDArray[np.float64]
+_SMALLEST = 1e-5
+_NOTHING = 1e-30
+"""Magnitudes up to this are zero: 127 / 1e-30 is a float32, 127 / 1e-37 is not."""
+
+
+def smoother(inputs: Floats, weights: Floats, alpha: float) -> Doubles:
+    """Return ``s`` from the largest magnitudes of each input channel, of activations and of weights.
+
+    A channel that was never seen stays as it is: 1e-5 would blow up whatever comes through it one day.
+    """
+    floor = np.maximum(weights.astype(np.float64), _SMALLEST)
+    scale = np.maximum(inputs.astype(np.float64) ** alpha / floor ** (1 - alpha), _SMALLEST)
+    return np.where(inputs > 0, scale, 1.0)
+
+
+def column_amax(kernels: Kernels, linears: Sequence[Linear]) -> Floats:
+    """Return the largest magnitude of each column of layers that read the same input; reads all of them."""
+    largest = np.zeros(linears[0].tensor.target.shape[-1], np.float32)
+    for linear in linears:
+        for block in linear.blocks():
+            np.maximum(largest, block_amax(kernels, block, 0), out=largest)
+    return largest
+
+
+@dataclass(frozen=True)
+class Smoothed:
+    """Weights times ``s``, before and after in what float16 can hold: TensorRT-LLM's converter computes in that."""
+
+    kernels: Kernels
+    scale: Doubles
+    """``s`` for each row of a block: numpy takes longer to repeat it every time."""
+
+    @classmethod
+    def by(cls, scale: Doubles, kernels: Kernels) -> Smoothed:
+        """Smooth by ``s``."""
+        return cls(kernels, np.tile(scale, (block_rows(len(scale)), 1)))
+
+    def __call__(self, block: Block) -> Floats:
+        """Return a block of them."""
+        with np.errstate(over="ignore", invalid="ignore"):  # row_amax refuses it by name
+            values = self.kernels.product(self.kernels.halved(block.values), self.scale[: len(block.values)])
+            return self.kernels.to_float16_grid(values)
+
+
+def row_amax(values: Floats, block: Block) -> Floats:
+    """Return the largest magnitude of each row of smoothed values of a block.
+
+    Raises:
+        InputError: Smoothing has made infinity of one.
+    """
+    largest: Floats = np.maximum(values.max(axis=1), -values.min(axis=1))
+    if not np.isfinite(largest).all():
+        source, hint = block.source, "use a smaller alpha, or look for outliers in the ranges"
+        raise InputError(f"smoothing makes weights of {source.name} infinite", path=source.path, hint=hint)
+    return largest
+
+
+def steps(largest: Floats) -> tuple[Floats, Floats]:
+    """Return how many int8 steps there are to 1, and the size of a step, for rows of the ``largest`` magnitudes.
+
+    They are divided in float16, as by TensorRT-LLM's converter, but where that cannot hold them (rows below 0.002, for
+    which it writes a scale of zero). Rows of zeros get steps of 1, and so do those that float32 cannot divide by.
+    """
+    filled = np.where(largest > _NOTHING, largest, np.float32(127))
+    count, size = _steps(filled)
+    with np.errstate(over="ignore", divide="ignore"):
+        halves = [
+            each.astype(np.float32)
+            for each in (filled.astype(np.float16), *_steps(filled.astype(np.float16)))
+        ]
+    held = np.isfinite(halves).all(axis=0) & (halves[2] > 0)
+    return np.where(held, halves[1], count), np.where(held, halves[2], size)
+
+
+def _steps(largest: Array) -> tuple[Array, Array]:
+    one, top = largest.dtype.type(1), largest.dtype.type(127)
+    # PyTorch divides a number by a tensor as the reciprocal times the number.
+    count = one / largest * top
+    return count, one / count
