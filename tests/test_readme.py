@@ -8,6 +8,8 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 from typer.main import get_command
 
+from trtkit.catalog.architectures import ARCHITECTURES
+from trtkit.checkpoint.storage import METHODS
 from trtkit.cli import app
 from trtkit.contract import Contract
 from trtkit.plan import Machine, make_plan
@@ -16,7 +18,9 @@ from trtkit.proxy.metrics import Metrics
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-PAGES = {path.name: path.read_text() for path in ROOT.glob("*.md")}
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text() for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))
+}
 
 
 def section(title: str) -> str:
@@ -25,8 +29,14 @@ def section(title: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page):
-    links = re.findall(r"\]\(([^)#:]+)\)", PAGES[page])
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", PAGES[page])
+    assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
+
+
+def test_every_architecture_and_storage_is_listed():
+    page = PAGES["docs/conversion.md"]
+    assert set(re.findall(r"`(\w+(?:CausalLM|LMHeadModel))`", page)) == set(ARCHITECTURES)
+    assert {name for name in METHODS if f"`{name}`" not in page} == set()
 
 
 def test_every_verb_is_listed_and_every_listed_verb_exists():
@@ -35,8 +45,8 @@ def test_every_verb_is_listed_and_every_listed_verb_exists():
 
 
 def test_make_targets_exist():
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"make (\w+)", "".join(PAGES.values()))) <= targets
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"make ([\w-]+)", "".join(PAGES.values()))) <= targets
 
 
 def test_the_contract_in_it_is_one(smollm2):

@@ -51,7 +51,7 @@ def test_convert_then_verify(trtkit, tiny_llama, tmp_path):  # noqa: F811
     out = tmp_path / "checkpoint"
     assert trtkit("convert", tiny_llama(), "-o", out)[0] == 0
     code, text, _ = trtkit("verify", out)
-    assert (code, text) == (0, f"{out}: a sound checkpoint\n")
+    assert (code, text) == (0, f"{out}: a sound TensorRT-LLM checkpoint\n")
 
 
 def test_verify_finds_what_is_wrong_and_exits_6(trtkit, tiny_llama, tmp_path):  # noqa: F811

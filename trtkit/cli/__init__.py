@@ -12,18 +12,21 @@ try:
     import trtkit
     from trtkit.cli import (
         build,
+        cache,
         calibrate,
         checkpoint,
         doctor,
         explain,
         export,
         gate,
+        inspect,
         plan,
         proxy,
         repo,
         serve,
         simulate,
         up,
+        verify,
     )
     from trtkit.cli.console import report_error, tell_program
     from trtkit.errors import EnvironmentLacks, InputError, TrtkitError
@@ -58,8 +61,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (plan, calibrate, checkpoint, gate, build, repo, serve, proxy, up, simulate, explain, doctor):
+_VERBS = (
+    *(plan, calibrate, checkpoint, verify, inspect, gate, build, repo, serve),
+    *(proxy, up, simulate, explain, doctor),
+)
+for verb in _VERBS:
     verb.register(app)
+app.add_typer(cache.app, name="cache")
 app.add_typer(export.app, name="export")
 
 

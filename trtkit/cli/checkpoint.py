@@ -1,4 +1,4 @@
-"""``trtkit convert`` and ``trtkit verify``: checkpoints without a contract."""
+"""``trtkit convert``: checkpoints without a contract."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtkit.cli.console import Output, fail, many, progress, say, show, show_json, warn
+from trtkit.cli.console import Output, many, progress, show, show_json, warn
 from trtkit.cli.options import OutputOption
 from trtkit.contract.formats import DType, KvCacheFormat, WeightFormat
-from trtkit.errors import VerificationError
 
 if TYPE_CHECKING:
     from trtkit.checkpoint.convert import Conversion
@@ -21,9 +20,8 @@ _QUANTIZATION = "Quantization"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the verbs."""
+    """Add the verb."""
     app.command("convert")(convert)
-    app.command("verify")(verify)
 
 
 class _Form(str, enum.Enum):
@@ -168,22 +166,3 @@ def _summary(conversion: Conversion, out: Path, *, dry_run: bool) -> str:
     tensors = many(len(conversion.targets), "tensor")
     text = f"{out}: {conversion.layout.config.architecture}, {algorithm}, {tensors}, {each}"
     return f"{text} (not written: dry run)" if dry_run else text
-
-
-def verify(
-    folder: Annotated[Path, typer.Argument(help="TensorRT-LLM checkpoint, engine or model repository.")],
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Check a folder offline: names, shapes and data types from headers, files against the manifest."""
-    from trtkit.flow.verify import verify_folder
-
-    kind, problems = verify_folder(folder)
-    result = {"schema": 1, "kind": kind, "problems": [vars(problem) for problem in problems]}
-    for problem in problems:
-        say(str(problem))
-    if problems:
-        fail(VerificationError(many(len(problems), "problem"), path=folder), result)
-    if output is Output.JSON:
-        show_json(result)
-    else:
-        show(f"{folder}: a sound {kind}")

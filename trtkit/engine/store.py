@@ -140,9 +140,10 @@ class Store:
         return Product(stage.name, stage.key, path, hit, time.monotonic() - started_s, manifest.facts)
 
     def hold(self, folder: Path) -> None:
-        """Keep a folder of the store from being removed; one that lies elsewhere is nobody's to remove."""
-        if folder.is_relative_to(self.root):
-            self._holds.hold(folder)
+        """Keep whatever of the store a folder belongs to from being removed; one elsewhere is nobody's to remove."""
+        root, folder = self.root.resolve(), folder.resolve()
+        if folder.is_relative_to(root) and len(parts := folder.relative_to(root).parts) > 1:
+            self._holds.hold(root / parts[0] / parts[1])
 
     def release(self) -> None:
         """Let go of every product."""
@@ -212,7 +213,8 @@ class Store:
                 gate=gate,
             )
             manifest.write(staging)
-        self._holds.hold(path)
+        if not self._holds.hold(path):
+            raise EnvironmentLacks("was removed as soon as it was made", path=path, hint="run it again")
         return manifest
 
     def _set_aside(self, stage: Stage, path: Path) -> None:

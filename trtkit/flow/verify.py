@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
-from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST, rank_file
-from trtkit.engine.manifest import read_manifest, sha256_of
-from trtkit.errors import InputError, Problem
+from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST
+from trtkit.engine.manifest import Manifest, read_manifest, sha256_of
+from trtkit.errors import Problem
+from trtkit.flow.inspect import Kind, inspect, kind_of
+
+_BUILD_AGAIN = "build it again with --cache redo"
 
 
 def verify_folder(folder: Path) -> tuple[str, list[Problem]]:
     """Return what the folder is and what is wrong with it.
 
     A checkpoint, TensorRT-LLM's or Hugging Face's, is checked against its own ``config.json`` (names, shapes, data
-    types; header-only), a model repository is parsed and linted, and whatever has a manifest is compared with it byte
-    for byte.
+    types; header-only), an engine for the files of its ranks, a model repository is parsed and linted, and whatever
+    has a manifest is compared with it byte for byte.
 
     Raises:
         InputError: The folder is none of these, or a source that cannot be converted.
     """
-    if not folder.is_dir():
-        raise InputError("there is no such folder", path=folder)
-    kind, problems = "", []
-    if (folder / CHECKPOINT_CONFIG).is_file() and (folder / rank_file(0)).exists():
-        kind, problems = "checkpoint", _of_checkpoint(folder)
-    elif (folder / CHECKPOINT_CONFIG).is_file() and any(folder.glob("*.safetensors")):
-        kind = "Hugging Face checkpoint"
+    kind = kind_of(folder)
+    problems = _against_manifest(folder) if (folder / MANIFEST).exists() else []
+    if kind is Kind.CHECKPOINT:
+        return kind.value, [*problems, *_of_checkpoint(folder)]
+    if kind is Kind.HUGGING_FACE:
         _account(folder)
-    elif any(folder.glob("*/config.pbtxt")):
-        from trtkit.triton.lint import lint
-
-        kind, problems = "model repository", lint(folder)
-    if (folder / MANIFEST).exists():
-        kind = kind or "build product"
-        problems += _against_manifest(folder)
-    if not kind:
-        hint = f"expected {CHECKPOINT_CONFIG} with weights, model folders with config.pbtxt, or {MANIFEST}"
-        raise InputError(
-            "neither a checkpoint nor a model repository nor a build product", path=folder, hint=hint
-        )
-    return kind, problems
+        return kind.value, problems
+    # What the manifest says of a file is more exact.
+    named = {problem.file for problem in problems} | ({str(folder)} if problems else set())
+    return kind.value, [*problems, *(each for each in inspect(folder).all_problems if each.file not in named)]
 
 
 def _of_checkpoint(folder: Path) -> list[Problem]:
@@ -62,23 +55,33 @@ def _account(folder: Path) -> None:
 
 
 def _against_manifest(folder: Path) -> list[Problem]:
+    path = folder / MANIFEST
     manifest = read_manifest(folder)
     if manifest is None:
-        return [
-            Problem(
-                "written by another version of trtkit", file=str(folder / MANIFEST), hint="build it again"
-            )
-        ]
+        return [Problem("written by another version of trtkit", file=str(path), hint="build it again")]
     problems = []
+    if not manifest.is_as_written:
+        problems.append(Problem("was changed after it was written", file=str(path), hint=_BUILD_AGAIN))
+    return [*problems, *_differing_files(folder, manifest)]
+
+
+def _differing_files(folder: Path, manifest: Manifest) -> list[Problem]:
+    owners = defaultdict(list)
     for name, facts in manifest.files.items():
-        path = folder / name
-        if not path.is_file():
-            problems.append(Problem("the file is missing", file=str(path), hint="build it again"))
-        elif path.stat().st_size != facts["size_bytes"]:
-            message = f"has {path.stat().st_size} bytes, the manifest says {facts['size_bytes']}"
-            problems.append(Problem(message, file=str(path), hint="build it again"))
-        elif sha256_of(path) != facts["sha256"]:
-            problems.append(
-                Problem("its SHA-256 is not the manifest's", file=str(path), hint="build it again")
-            )
-    return problems
+        owners[facts["sha256"]].append(name)
+    found = {name: _difference(folder / name, facts, owners) for name, facts in manifest.files.items()}
+    return [Problem(text, file=str(folder / name), hint=_BUILD_AGAIN) for name, text in found.items() if text]
+
+
+def _difference(path: Path, facts: dict[str, object], owners: dict[str, list[str]]) -> str:
+    """Return how a file differs from what the manifest says; empty where it does not."""
+    if not path.is_file():
+        return "the file is missing"
+    size, digest = path.stat().st_size, ""
+    if size == facts["size_bytes"] and (digest := sha256_of(path)) == facts["sha256"]:
+        return ""
+    if other := owners.get(digest or sha256_of(path)):
+        return f"holds what belongs into {other[0]}"
+    if size != facts["size_bytes"]:
+        return f"has {size} bytes, the manifest says {facts['size_bytes']}"
+    return "its SHA-256 is not the manifest's"

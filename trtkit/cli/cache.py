@@ -1,0 +1,159 @@
+"""``trtkit cache``: what builds left in the store, and what of it may go."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trtkit.cli.console import Output, many, show, show_json
+from trtkit.cli.options import OutputOption
+from trtkit.errors import InputError
+
+if TYPE_CHECKING:
+    from trtkit.engine.contents import Entry
+
+app = typer.Typer(no_args_is_help=True, help="List, find and remove what builds left in the store.")
+_SIZES = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+}
+_AGES_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+@app.command("ls")
+def ls(output: OutputOption = Output.TEXT) -> None:
+    """List products with size, age, last use and the contracts that use them."""
+    from trtkit.engine.contents import bytes_on_disk, list_entries
+    from trtkit.engine.store import default_root
+
+    root, now_s = default_root(), time.time()
+    entries = list_entries(root)
+    total = bytes_on_disk(entries)
+    if output is Output.JSON:
+        show_json(
+            {
+                "schema": 1,
+                "root": root,
+                "bytes": total,
+                "entries": [_document(each, now_s) for each in entries],
+            }
+        )
+        return
+    if entries:
+        show(f"{'stage':<10}{'key':<34}{'size':>11}{'made':>7}{'used':>7}  {'state':<12}contracts")
+    for each in entries:
+        state = "in use" if each.in_use else each.state.value
+        ages = f"{_age(now_s - each.made_s):>7}{_age(now_s - each.used_s):>7}"
+        size = f"{each.bytes / 1e6:,.1f} MB"
+        show(
+            f"{each.stage:<10}{each.key[:32]:<34}{size:>11}{ages}  {state:<12}{', '.join(each.contracts) or '-'}"
+        )
+    show(f"{root}: {many(len(entries), 'folder')}, {total / 1e6:,.1f} MB on disk")
+
+
+@app.command("path")
+def path(
+    key: Annotated[
+        str | None,
+        typer.Argument(help="Beginning of a product's key, as `ls` shows it; left out, the store itself."),
+    ] = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Print where the store, or one product, is."""
+    from trtkit.engine.contents import list_entries
+    from trtkit.engine.store import HOME_VARIABLE, default_root
+
+    root = default_root()
+    found = [each.path for each in list_entries(root) if each.key.startswith(key)] if key else [root]
+    if len(found) != 1:
+        hint = f"`trtkit cache ls` lists them; {HOME_VARIABLE} chooses the store"
+        raise InputError(
+            f"{many(len(found), 'product')} with a key that begins with {key}", path=root, hint=hint
+        )
+    if output is Output.JSON:
+        show_json({"schema": 1, "path": found[0]})
+    else:
+        show(str(found[0]))
+
+
+@app.command("gc")
+def gc(
+    max_age: Annotated[
+        str | None,
+        typer.Option("--max-age", metavar="AGE", help="Remove what was not used for longer: 12h, 30d."),
+    ] = None,
+    max_size: Annotated[
+        str | None,
+        typer.Option(
+            "--max-size", metavar="SIZE", help="Remove what was used least lately until the rest fits: 50GB."
+        ),
+    ] = None,
+    unused: Annotated[bool, typer.Option("--unused", help="Remove what no contract uses.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; remove nothing.")] = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Remove damaged and unfinished products, and what the options name; never what is in use."""
+    from trtkit.engine.contents import Limits, bytes_on_disk, choose, list_entries, remove
+    from trtkit.engine.store import default_root
+
+    limits = Limits(
+        max_age_s=_parse("--max-age", max_age, _AGES_S) if max_age else None,
+        max_bytes=int(_parse("--max-size", max_size, _SIZES)) if max_size else None,
+        unused=unused,
+    )
+    root, now_s = default_root(), time.time()
+    entries = list_entries(root)
+    chosen = choose(entries, limits, now_s=now_s)
+    gone = [each for each in chosen if dry_run or remove(each)]
+    kept = [each for each in entries if each not in gone]
+    freed = bytes_on_disk(entries) - bytes_on_disk(kept)
+    if output is Output.JSON:
+        removed = [_document(each, now_s) for each in gone]
+        show_json({"schema": 1, "root": root, "dry_run": dry_run, "bytes": freed, "removed": removed})
+        return
+    for each in gone:
+        show(f"{each.stage:<10}{each.key[:32]:<34}{each.bytes / 1e6:>8,.1f} MB  {each.path}")
+    in_use = sum(each.in_use for each in entries)
+    what = "would go" if dry_run else "removed"
+    show(f"{root}: {many(len(gone), 'folder')} {what}, {freed / 1e6:,.1f} MB freed, {in_use} in use")
+
+
+def _document(entry: Entry, now_s: float) -> dict[str, Any]:
+    return {
+        "stage": entry.stage,
+        "key": entry.key,
+        "path": entry.path,
+        "state": entry.state.value,
+        "in_use": entry.in_use,
+        "bytes": entry.bytes,
+        "age_s": round(now_s - entry.made_s),
+        "unused_s": round(now_s - entry.used_s),
+        "contracts": entry.contracts,
+    }
+
+
+def _parse(option: str, text: str, units: dict[str, int]) -> float:
+    """Return a number with its unit, in the unit of 1."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    unit = match[2] if match and match[2] in units else match[2].upper() if match else ""
+    if match is None or unit not in units:
+        hint = f"a number and one of {', '.join(filter(None, units))}"
+        raise InputError(f"{option} {text}: not understood", hint=hint)
+    return float(match[1]) * units[unit]
+
+
+def _age(seconds: float) -> str:
+    for unit, size_s in reversed(_AGES_S.items()):
+        if seconds >= size_s:
+            return f"{seconds / size_s:.0f} {unit}"
+    return "now"
