@@ -38,6 +38,8 @@ class Pool:
         self._order = rules.order
         self._count = len(self.backends)
         self._only = self.backends[0] if len(self.backends) == 1 else None
+        self._least_loaded: list[Backend] = []
+        """The engines that are asked, until the order changes."""
         self._by_load = [(0.0, backend.index, backend) for backend in self.backends]
 
     @property
@@ -62,6 +64,7 @@ class Pool:
         if self._only is None:
             take_out(self._by_load, (backend.placed_load, backend.index, backend))
             backend.placed_load = backend.load
+            self._least_loaded = []
             insort(self._by_load, (backend.placed_load, backend.index, backend))
 
     def place_first(self, ticket: Ticket, now_s: float) -> Backend | None:
@@ -148,6 +151,6 @@ class Pool:
         return None
 
     def _candidates(self) -> Sequence[Backend]:
-        if self._only is not None:
-            return self.backends
-        return [entry[2] for entry in self._by_load[:_CANDIDATES]]
+        if not self._least_loaded:
+            self._least_loaded = [entry[2] for entry in self._by_load[:_CANDIDATES]]
+        return self._least_loaded
