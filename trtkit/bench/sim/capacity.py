@@ -54,8 +54,8 @@ class Traffic:
 
     @property
     def length_s(self) -> float:
-        """From the first arrival to the last."""
-        return self.trace[-1].at_s if self.trace else self.duration_s
+        """From the first arrival to the last, at least a second: a trace may be of one moment."""
+        return max(1.0, self.trace[-1].at_s if self.trace else self.duration_s)
 
 
 def engine_of(contract: Contract, model: EngineModel) -> EngineModel:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.scheduling import OnInfeasible
 from trtkit.plan.types import Zones
+from trtkit.proxy.admission.drain import ASSUMED_S
 from trtkit.proxy.admission.feedback import Feedback
 from trtkit.proxy.admission.fit import LineFit
 from trtkit.proxy.admission.ledger import Ledger
@@ -18,8 +19,6 @@ from trtkit.proxy.admission.signal import EngineReport, Signal
 if TYPE_CHECKING:
     from trtkit.proxy.admission.pool import Pool
 
-ASSUMED_S = 0.4
-"""Time in which an engine is taken to drain full zones until it was measured: 1.5 steps of packed tokens."""
 _INFORMATIVE_TOKENS = 500
 """Fewer prompt tokens than that, or half a step, tell nothing of the rate: their time is the step's own."""
 _REFIT = 4
@@ -31,8 +30,9 @@ _JUST_AFTER_S = 1e-3
 _LOOK_AGAIN_S = 0.02
 _TPOT_MARGIN = 0.9
 _BARE = 0.1
+"""Quantile of the time per prompt token that is the prompt's alone, without the decodes of the same step."""
 _CAREFUL = 0.7
-"""Quantile of the time per token by which sheddable requests are judged; the median for others."""
+"""Quantile of the time per prompt token by which sheddable requests are judged; the median for others."""
 
 
 @dataclass(slots=True)
@@ -53,8 +53,8 @@ class Backend:
         self.pool: Pool | None = None
         self.ledger = Ledger(zones, tokens_per_block)
         self.feedback = Feedback(zones.prefill_tokens, zones.prefill_tokens * 2 // 3, active=rules.feedback)
-        self.assumed_rate = zones.prefill_tokens / ASSUMED_S
-        self.rates = _Rates(self.assumed_rate, self.assumed_rate)
+        assumed_rate = zones.prefill_tokens / ASSUMED_S
+        self.rates = _Rates(assumed_rate, assumed_rate)
         self.placed_load = 0.0
         """The load by which its pool has placed it."""
         self.last_first_token_s = -1e9
