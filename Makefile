@@ -3,14 +3,17 @@
 #   make test    lint, types and all tests, with a real Triton
 # Benchmarks print a table, write JSON and a chart to build/bench/, and fail when a goal is missed:
 #   make bench-convert    conversions against cp; ARGS=--quick for small models
+# The catalog's table of step times is made from NVIDIA's aiconfigurator, in an environment of its own (850 MB):
+#   make silicon    about half an hour; prints where the roofline parts from it
 # One test wants NVIDIA's exporter of TensorRT Edge-LLM, which needs an environment of its own (1.8 GB):
 #   make edgellm-env      once; then make test ARGS=tests/edgellm
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types format bench bench-convert bench-decision bench-sim edgellm-env clean help
+.PHONY: demo test lint types format bench bench-convert bench-decision bench-sim edgellm-env silicon silicon-env clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
 EDGELLM := .venv-edgellm
+SILICON := .venv-silicon
 CONTRACT ?= build_configs/smollm2-135m__int8-wo__cpu.yaml
 
 # The first Python that trtkit supports; `make PYTHON=/path/to/python3.12 demo` chooses another.
@@ -54,8 +57,13 @@ bench-sim: $(VENV)/.dev
 
 edgellm-env: $(EDGELLM)/.done
 
+silicon: $(VENV)/.dev $(SILICON)/.done
+	TRTKIT_AICONFIGURATOR=$(SILICON)/bin/python $(BIN)/python tests/bench/silicon_table.py
+
+silicon-env: $(SILICON)/.done
+
 clean:
-	rm -rf $(VENV) $(EDGELLM) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(EDGELLM) $(SILICON) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.10, 3.11 or 3.12 found; install one, or run: make PYTHON=/path/to/python3" >&2; exit 4; }
@@ -78,4 +86,11 @@ $(EDGELLM)/.done: | $(VENV)/bin/python
 	@$(BIN)/python -m venv $(EDGELLM)
 	@$(EDGELLM)/bin/pip install --quiet --disable-pip-version-check 'torch==2.13.0'
 	@$(EDGELLM)/bin/pip install --quiet --disable-pip-version-check 'tensorrt-edgellm[export]==0.11.0'
+	@touch $@
+
+# Python 3.11 to 3.13; pinned, since the distribution is about to be renamed.
+$(SILICON)/.done: | $(VENV)/bin/python
+	@echo "installing aiconfigurator into $(SILICON) (about 850 MB) ..."
+	@$(BIN)/python -m venv $(SILICON)
+	@$(SILICON)/bin/pip install --quiet --disable-pip-version-check aiconfigurator==0.12.0 aiconfigurator-core==0.12.0
 	@touch $@

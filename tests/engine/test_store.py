@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from trtkit.conventions import MANIFEST
-from trtkit.engine.manifest import content_key, read_manifest
-from trtkit.engine.store import Stage, Store
+from trtkit.engine.manifest import canonical_json, content_key, read_manifest
+from trtkit.engine.store import CachePolicy, Stage, Store
 from trtkit.errors import EnvironmentLacks, InputError
 
 
@@ -68,7 +68,7 @@ def test_a_product_with_a_broken_manifest_is_made_again(tmp_path):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from trtkit.engine.store import Stage, Store
+from trtkit.engine.store import CachePolicy, Stage, Store
 from trtkit.errors import EnvironmentLacks, InputError
 def run(out):
     (out / "half").write_bytes(b"x")
@@ -121,3 +121,76 @@ def test_a_store_that_cannot_be_written_to_is_named_with_the_way_out(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentLacks, match=r"cannot be written to.*\n.*TRTKIT_HOME"):
         Store(tmp_path / "file").produce(stage({"a": 1}))
+
+
+def never(out):
+    pytest.fail("nothing has to be made")
+
+
+def test_readonly_uses_what_is_there_and_refuses_to_make_anything(tmp_path):
+    Store(tmp_path).produce(stage({"a": 1}))
+    store = Store(tmp_path, CachePolicy.READONLY)
+    assert store.produce(stage({"a": 1}, never)).hit
+    with pytest.raises(EnvironmentLacks, match=r"convert is not in the store.*readonly"):
+        store.produce(stage({"a": 2}, never))
+
+
+def test_redo_replaces_what_is_there(tmp_path):
+    store = Store(tmp_path)
+    store.produce(stage({"a": 1}))
+    store.release()
+    product = Store(tmp_path, CachePolicy.REDO).produce(stage({"a": 1}))
+    assert not product.hit
+    assert Store(tmp_path).produce(stage({"a": 1}, never)).hit
+
+
+def test_redo_leaves_what_another_process_uses(tmp_path):
+    user = Store(tmp_path)
+    user.produce(stage({"a": 1}))
+    with pytest.raises(EnvironmentLacks, match="is in use"):
+        Store(tmp_path, CachePolicy.REDO).produce(stage({"a": 1}))
+
+
+def test_off_neither_uses_the_store_nor_adds_to_it(tmp_path):
+    store = Store(tmp_path)
+    store.produce(stage({"a": 1}))
+    aside = Store(tmp_path, CachePolicy.OFF)
+    first, second = aside.produce(stage({"a": 1})), aside.produce(stage({"a": 2}))
+    assert (first.hit, second.hit) == (False, False)
+    assert first.path == aside.path("convert", first.key)
+    assert store.find("convert", second.key) is None
+
+
+def test_the_policy_comes_from_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRTKIT_CACHE_POLICY", "readonly")
+    assert Store(tmp_path).policy is CachePolicy.READONLY
+    monkeypatch.setenv("TRTKIT_CACHE_POLICY", "sometimes")
+    with pytest.raises(InputError, match="on, off, redo, readonly"):
+        Store(tmp_path)
+
+
+def test_a_damaged_product_is_kept_aside_and_told(tmp_path):
+    product = Store(tmp_path).produce(stage({"a": 1}))
+    shortened(product.path / "weights")
+    store = Store(tmp_path)
+    assert not store.produce(stage({"a": 1})).hit
+    (told,) = store.set_aside
+    assert "weights has 2 bytes of 3" in told.message
+    assert sorted(os.listdir(told.file)) == [MANIFEST, "weights"]
+
+
+def test_a_manifest_that_was_changed_is_damage(tmp_path):
+    product = Store(tmp_path).produce(stage({"a": 1}))
+    manifest = json.loads((product.path / MANIFEST).read_text())
+    (product.path / MANIFEST).write_text(canonical_json(manifest | {"facts": {"tensors": 2}}))
+    assert "was changed" in Store(tmp_path).damage("convert", product.key)
+
+
+def test_the_manifest_is_canonical_json(tmp_path):
+    product = Store(tmp_path).produce(
+        stage({"b": {"d": 1.5, "c": None}}), origin={"plan": {"z": float("inf"), "a": "é"}}
+    )
+    text = (product.path / MANIFEST).read_text()
+    assert text == canonical_json(json.loads(text))
+    assert json.loads(text)["origin"]["plan"] == {"z": "Infinity", "a": "é"}
+    assert read_manifest(product.path).is_as_written

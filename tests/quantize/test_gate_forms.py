@@ -3,6 +3,10 @@
 # ruff: noqa: E402 - what follows needs torch
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ from tests.checkpoint import quantized_model
 from tests.checkpoint.conftest import save
 from tests.quantize.dequantize import INPUTS, LINEAR, NORMS
 from trtkit.catalog.parallel import Parallelism
+from trtkit.catalog.schemes import SCHEMES
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.safetensors import read_header
@@ -22,6 +27,7 @@ from trtkit.checkpoint.trtllm import TrtllmCheckpoint
 from trtkit.checkpoint.weight_only import dequantize_int8, quantize_int8
 from trtkit.errors import InputError
 from trtkit.flow.convert import ConvertOptions, choose_recipe
+from trtkit.quantize.gate import forms
 from trtkit.quantize.gate.activation import rounded, treat
 from trtkit.quantize.gate.forms import activation_of, weight_of
 from trtkit.quantize.gate.linear import Activation, Grid
@@ -147,6 +153,23 @@ def test_sources_that_were_quantized_already_come_back(form, target_sm, tmp_path
             assert np.abs(tensor.values - truth).max() <= 0.07 * np.abs(truth).max(), tensor.name
 
 
+def test_every_algorithm_that_is_written_has_a_formula():
+    assert forms._WEIGHTS.keys() == SCHEMES.keys()
+    suffixes = {"activation_scaling_factor", "prequant_scaling_factor", "smoother"}
+    treated = {name for name, scheme in SCHEMES.items() if suffixes & {part.suffix for part in scheme.parts}}
+    assert treated | {"FP8_PER_CHANNEL_PER_TOKEN"} == forms._ACTIVATIONS.keys()
+
+
+def test_int4_weights_with_fp8_activations_are_codes_times_their_groups_scale():
+    rng = np.random.default_rng(0)
+    codes, scale = rng.integers(-8, 8, (6, 128)), rng.uniform(0.01, 0.02, (6, 2)).astype(np.float32)
+    packed = ((codes[0::2] & 15) | ((codes[1::2] & 15) << 4)).astype(np.uint8).view(np.int8)
+    second = np.float32([0.16 / 448])
+    parts = {"weight": packed, "weights_scaling_factor": scale, "weights_scaling_factor_2": second}
+    found = forms._WEIGHTS["W4A8_AWQ"](parts, SimpleNamespace(quantization={"group_size": 64}))
+    assert np.allclose(found, codes * np.repeat(scale, 64, axis=1), rtol=2**-10)
+
+
 def test_smoothing_is_no_error_of_the_weights(model, ranges, write):
     candidate = gated(write(model, "int8-sq", ranges=ranges), model)
     for mapped in candidate.mapped:
@@ -170,6 +193,17 @@ def test_another_model_is_refused_by_what_differs(model, tiny_llama, write):
                        hidden_size=128, intermediate_size=256, vocab_size=96)  # fmt: skip
     with pytest.raises(InputError, match="rotary_base differ"):
         gated(write(model, "none"), other)
+
+
+def test_layers_that_an_engine_would_leave_alone_are_refused(model, write):
+    checkpoint = write(model, "int8-wo")
+    file = checkpoint.folder / "config.json"
+    config = json.loads(file.read_text())
+    for patterns, refused in ((["*lm_head"], False), (["*.mlp.proj"], True)):
+        config["quantization"]["exclude_modules"] = patterns
+        file.write_text(json.dumps(config))
+        with pytest.raises(InputError, match=r"mlp\.proj") if refused else nullcontext():
+            gated(TrtllmCheckpoint.open(checkpoint.folder), model)
 
 
 @given(

@@ -1,6 +1,5 @@
 """`trtkit gate` and the gate of a build, on tiny models: verdicts, figures, exit codes, what is published."""
 
-
 from __future__ import annotations
 
 import json
@@ -94,6 +93,14 @@ def test_the_baseline_runs_once_for_several_candidates(trtkit, model, quantized,
     assert json.loads(out)["measures"][0]["interval"]["high"] < 1e-5
 
 
+def test_bfloat16_does_without_a_floor(trtkit, model, quantized):  # noqa: F811
+    code, out, _ = trtkit("gate", model, quantized, *FEW, "--precision", "bfloat16", "--output", "json")
+    report = json.loads(out)
+    assert code == 0
+    assert 1e-6 < report["measures"][0]["interval"]["value"] < 0.05
+    assert [each["floor"] for each in report["measures"]] == [None] * 4
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_not_finite_fails_whatever_the_limits(trtkit, model, tmp_path, value):  # noqa: F811
     out = tmp_path / "plain"
@@ -112,7 +119,7 @@ def test_damage_that_verify_cannot_see_is_seen_here(trtkit, model, quantized):  
             tensors[name.format("gate")], tensors[name.format("fc")])  # fmt: skip
 
     rewrite(quantized, swap)
-    assert trtkit("verify", quantized) == 0
+    assert trtkit("verify", quantized)[0] == 0
     code, out, _ = trtkit("gate", model, quantized, *FEW, "--output", "json")
     report = json.loads(out)
     assert code == 6
@@ -208,7 +215,7 @@ def stages(trtkit, *arguments):  # noqa: F811
 
 
 def test_a_build_falls_back_until_the_gate_passes(trtkit, contract, tmp_path):  # noqa: F811
-    path = contract("int8-wo", fallback=["none"], limits={"max_kl": 1e-5})
+    path = contract("int8-wo", fallback=["int8-wo", "none"], limits={"max_kl": 1e-5})
     code, planned, _ = stages(trtkit, "build", path, "--dry-run")
     assert [each[:2] for each in planned] == [
         ("convert", "build"), ("gate", "build"), ("compile", "build"), ("repo", "build"),
@@ -216,6 +223,7 @@ def test_a_build_falls_back_until_the_gate_passes(trtkit, contract, tmp_path):  
     ]  # fmt: skip
     code, built, err = stages(trtkit, "build", path)
     assert code == 0, err
+    assert "the gate refused W8A16 (KL: " in err
     assert [each[0] for each in built] == ["convert", "gate", "convert", "gate", "compile", "repo"]
     refused, passed = (facts for stage, _, facts in built if stage == "gate")
     assert (refused["verdict"], passed["verdict"]) == ("fail", "pass")
@@ -244,7 +252,7 @@ def test_nothing_is_published_when_no_format_passes(trtkit, contract, tmp_path):
     assert "fail" in page.read_text()
 
 
-def test_an_engine_is_judged_by_the_same_gate(trtkit, contract, model, tmp_path):  # noqa: F811
+def test_an_engine_is_judged_by_the_same_gate(trtkit, contract, model, tiny_llama, tmp_path):  # noqa: F811
     path = contract("int8-wo")
     _, built, _ = stages(trtkit, "build", path)
     assert [each[0] for each in built] == ["convert", "gate", "compile", "repo"]
@@ -253,6 +261,9 @@ def test_an_engine_is_judged_by_the_same_gate(trtkit, contract, model, tmp_path)
     code, out, err = trtkit("gate", model, engine, *FEW, "--output", "json")
     report = json.loads(out)
     assert (code, report["executor"]) == (0, "OpenVINO, the engine itself"), err
+    other = tiny_llama(name="other", rope_theta=500.0)
+    save_tokenizer(other)
+    assert "rotary_base differ" in trtkit("gate", other, engine, *FEW)[2]
     # The checkpoint was judged as the engine computes.
     assert report["measures"][0]["interval"]["value"] == pytest.approx(gated, rel=0.1)
 
@@ -261,7 +272,7 @@ def test_an_engine_is_judged_by_the_same_gate(trtkit, contract, model, tmp_path)
     ("quantization", "said"),
     [
         ({"weights": "int8-wo", "fallback": ["none"]}, "add a gate"),
-        ({"weights": "none", "gate": {}, "fallback": ["none"]}, "twice"),
+        ({"gate": {}, "fallback": ["int8-wo", "int8-wo"]}, "twice"),
         ({"gate": {"min_accuracy": 0.5}}, "task_file"),
         ({"gate": {"data": "nowhere.txt"}}, "no such file or folder"),
         ({"weights": "none", "gate": {}, "fallback": ["w4a8-awq"]}, "w4a8-awq"),

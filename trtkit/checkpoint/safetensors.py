@@ -34,7 +34,7 @@ CHUNK_BYTES = 2 << 20
 PANEL_BYTES = 8 << 20
 """Unit of transposing: every row is read once per panel, in pieces that should not become too small."""
 
-_CODES = {
+CODES = {
     "BF16": "bfloat16",
     "F16": "float16",
     "F32": "float32",
@@ -51,7 +51,8 @@ _CODES = {
     "U64": "uint64",
     "BOOL": "bool",
 }
-_NAMES = {name: code for code, name in _CODES.items()}
+"""The format's names of data types, to numpy's."""
+_NAMES = {name: code for code, name in CODES.items()}
 _MAX_HEADER_BYTES = 100_000_000
 _DOWNLOAD_AGAIN = "download the file again"
 
@@ -198,9 +199,9 @@ def _tensor(path: Path, name: str, entry: Any, data_start: int) -> TensorInfo:
         raise InputError(f"the header entry of {name} is malformed", path=path) from error
     if not all(type(number) is int and number >= 0 for number in (*shape, begin, end)):
         raise InputError(f"the header entry of {name} is malformed", path=path)
-    if not isinstance(code, str) or code not in _CODES:
+    if not isinstance(code, str) or code not in CODES:
         raise InputError(f"{name} has the data type {code!r}, which is not known", path=path)
-    info = TensorInfo(name, _CODES[code], shape, path, data_start + begin)
+    info = TensorInfo(name, CODES[code], shape, path, data_start + begin)
     if end - begin != info.nbytes:
         message = f"{name} takes {end - begin:,} bytes where {info.dtype} {list(shape)} needs {info.nbytes:,}"
         raise InputError(message, path=path)

@@ -34,6 +34,61 @@ class Precision(str, enum.Enum):
     BFLOAT16 = "bfloat16"
 
 
+DataOption = Annotated[
+    str, typer.Option(help="Held-out text: .txt, .jsonl or .parquet.", rich_help_panel=_QUESTIONS)
+]
+SamplesOption = Annotated[
+    int, typer.Option(min=2, help="Pieces of text to read.", rich_help_panel=_QUESTIONS)
+]
+SampleTokensOption = Annotated[int, typer.Option(min=8, help="Tokens of each.", rich_help_panel=_QUESTIONS)]
+TaskFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Questions with choices, as JSON lines (question, choices, answer).",
+        show_default=False,
+        rich_help_panel=_QUESTIONS,
+    ),
+]
+PrecisionOption = Annotated[
+    Precision,
+    typer.Option(
+        help="What both are computed in; bfloat16 where float32 does not fit, without a floor.",
+        rich_help_panel=_QUESTIONS,
+    ),
+]
+MaxKlOption = Annotated[
+    float, typer.Option(min=0, help="Largest KL divergence per token, nats.", rich_help_panel=_LIMITS)
+]
+MinTop1Option = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Smallest top-1 agreement, times what bfloat16 itself reaches.",
+        rich_help_panel=_LIMITS,
+    ),
+]
+MaxPplRatioOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Largest perplexity, times the baseline's.",
+        show_default="reported only",
+        rich_help_panel=_LIMITS,
+    ),
+]
+MinAccuracyOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Smallest share of questions answered rightly.",
+        show_default="reported only",
+        rich_help_panel=_LIMITS,
+    ),
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     app.command("gate")(gate)
@@ -44,61 +99,15 @@ def gate(
     candidate: Annotated[
         Path, typer.Argument(help="TensorRT-LLM checkpoint of it, or an engine folder of the CPU back end.")
     ],
-    data: Annotated[
-        str, typer.Option(help="Held-out text: .txt, .jsonl or .parquet.", rich_help_panel=_QUESTIONS)
-    ] = BUILTIN,
-    samples: Annotated[
-        int, typer.Option(min=2, help="Pieces of text to read.", rich_help_panel=_QUESTIONS)
-    ] = 32,
-    sample_tokens: Annotated[
-        int, typer.Option(min=8, help="Tokens of each.", rich_help_panel=_QUESTIONS)
-    ] = 512,
-    task_file: Annotated[
-        Path | None,
-        typer.Option(
-            help="Questions with choices, as JSON lines (question, choices, answer).",
-            show_default=False,
-            rich_help_panel=_QUESTIONS,
-        ),
-    ] = None,
-    precision: Annotated[
-        Precision,
-        typer.Option(
-            help="What both are computed in; bfloat16 where float32 does not fit, without a floor.",
-            rich_help_panel=_QUESTIONS,
-        ),
-    ] = Precision.FLOAT32,
-    max_kl: Annotated[
-        float, typer.Option(min=0, help="Largest KL divergence per token, nats.", rich_help_panel=_LIMITS)
-    ] = 0.05,
-    min_top1: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            max=1,
-            help="Smallest top-1 agreement, times what bfloat16 itself reaches.",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = 0.9,
-    max_ppl_ratio: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Largest perplexity, times the baseline's.",
-            show_default="reported only",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = None,
-    min_accuracy: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=1,
-            help="Smallest share of questions answered rightly.",
-            show_default="reported only",
-            rich_help_panel=_LIMITS,
-        ),
-    ] = None,
+    data: DataOption = BUILTIN,
+    samples: SamplesOption = 32,
+    sample_tokens: SampleTokensOption = 512,
+    task_file: TaskFileOption = None,
+    precision: PrecisionOption = Precision.FLOAT32,
+    max_kl: MaxKlOption = 0.05,
+    min_top1: MinTop1Option = 0.9,
+    max_ppl_ratio: MaxPplRatioOption = None,
+    min_accuracy: MinAccuracyOption = None,
     output: Annotated[GateOutput, typer.Option(help="Form of the report on stdout.")] = GateOutput.TEXT,
 ) -> None:
     """Measure what quantizing has cost; exit status 6 when that is more than allowed.

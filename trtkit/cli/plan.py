@@ -20,55 +20,73 @@ if TYPE_CHECKING:
 _TARGET, _ASK = "Target", "Questions"
 
 
+_Subject = Annotated[
+    Path, typer.Argument(metavar="CONTRACT|CONFIG.json", help="Contract, or a model's config.json alone.")
+]
+_Config = Annotated[
+    Path | None,
+    typer.Option(help="The model's config.json, where its folder is not here.", show_default=False),
+]
+_Backend = Annotated[
+    BackendName | None, typer.Option(help="Override engine.backend.", rich_help_panel=_TARGET)
+]
+_Gpu = Annotated[
+    str | None, typer.Option(help="Override engine.gpu; `list` shows the catalog.", rich_help_panel=_TARGET)
+]
+_Weights = Annotated[
+    WeightFormat | None, typer.Option(help="Override quantization.weights.", rich_help_panel=_TARGET)
+]
+_Kv = Annotated[
+    KvCacheFormat | None, typer.Option(help="Override quantization.kv_cache.", rich_help_panel=_TARGET)
+]
+_Tp = Annotated[
+    int | None, typer.Option(min=1, help="Override engine.tensor_parallel.", rich_help_panel=_TARGET)
+]
+_Solve = Annotated[
+    str | None,
+    typer.Option(help="Find max_batch_size, max_seq_len, tensor_parallel or gpu.", rich_help_panel=_ASK),
+]
+_Compare = Annotated[
+    bool, typer.Option("--compare", help="Compare GPUs, formats and ranks.", rich_help_panel=_ASK)
+]
+_Html = Annotated[
+    Path | None, typer.Option(help="With --compare: write a page with charts.", rich_help_panel=_ASK)
+]
+_Prompt = Annotated[
+    int | None, typer.Option(min=1, help="Prompt that rates are computed for.", rich_help_panel=_ASK)
+]
+_Answer = Annotated[
+    int | None, typer.Option(min=1, help="Answer that rates are computed for.", rich_help_panel=_ASK)
+]
+_Calibration = Annotated[
+    Path | None, typer.Option(help="Measured speed of this engine (JSON).", rich_help_panel=_ASK)
+]
+_Silicon = Annotated[
+    bool, typer.Option("--silicon", help="Ask aiconfigurator for this very model.", rich_help_panel=_ASK)
+]
+
+
 def register(app: typer.Typer) -> None:
     """Add the verb."""
     app.command("plan")(plan)
 
 
 def plan(
-    contract: Annotated[
-        Path, typer.Argument(metavar="CONTRACT|CONFIG.json", help="Contract, or a model's config.json alone.")
-    ],
+    contract: _Subject,
     overrides: SetOption = [],  # noqa: B006
-    config: Annotated[
-        Path | None,
-        typer.Option(help="The model's config.json, where its folder is not here.", show_default=False),
-    ] = None,
-    backend: Annotated[
-        BackendName | None, typer.Option(help="Override engine.backend.", rich_help_panel=_TARGET)
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option(help="Override engine.gpu; `list` shows the catalog.", rich_help_panel=_TARGET),
-    ] = None,
-    weights: Annotated[
-        WeightFormat | None, typer.Option(help="Override quantization.weights.", rich_help_panel=_TARGET)
-    ] = None,
-    kv_cache: Annotated[
-        KvCacheFormat | None, typer.Option(help="Override quantization.kv_cache.", rich_help_panel=_TARGET)
-    ] = None,
-    tp: Annotated[
-        int | None, typer.Option(min=1, help="Override engine.tensor_parallel.", rich_help_panel=_TARGET)
-    ] = None,
-    solve: Annotated[
-        str | None,
-        typer.Option(help="Find max_batch_size, max_seq_len, tensor_parallel or gpu.", rich_help_panel=_ASK),
-    ] = None,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Compare GPUs, formats and ranks.", rich_help_panel=_ASK)
-    ] = False,
-    html: Annotated[
-        Path | None, typer.Option(help="With --compare: write a page with charts.", rich_help_panel=_ASK)
-    ] = None,
-    prompt_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Prompt that rates are computed for.", rich_help_panel=_ASK)
-    ] = None,
-    output_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Answer that rates are computed for.", rich_help_panel=_ASK)
-    ] = None,
-    calibration: Annotated[
-        Path | None, typer.Option(help="Measured speed of this engine (JSON).", rich_help_panel=_ASK)
-    ] = None,
+    config: _Config = None,
+    backend: _Backend = None,
+    gpu: _Gpu = None,
+    weights: _Weights = None,
+    kv_cache: _Kv = None,
+    tp: _Tp = None,
+    solve: _Solve = None,
+    compare: _Compare = False,
+    html: _Html = None,
+    prompt_tokens: _Prompt = None,
+    output_tokens: _Answer = None,
+    calibration: _Calibration = None,
+    silicon: _Silicon = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Resolve a contract: effective limits, memory, the three zones that the proxy enforces, and speed."""
@@ -77,8 +95,10 @@ def plan(
         return
     if html is not None and not compare:
         raise InputError("--html draws a comparison", hint="give --compare too")
+    # Of a model alone a GPU says what is meant.
+    implied = "tensorrt" if gpu and contract.suffix == ".json" else None
     given = {
-        "engine.backend": (backend or ("tensorrt" if gpu and contract.suffix == ".json" else None)),
+        "engine.backend": backend or implied,
         "engine.gpu": gpu,
         "quantization.weights": weights,
         "quantization.kv_cache": kv_cache,
@@ -86,6 +106,8 @@ def plan(
     }
     question = _ask(contract, [*overrides, *_overrides(given)], config)
     question = _with_workload(question, prompt_tokens, output_tokens, calibration)
+    if silicon:
+        question = question.with_silicon()
     if compare:
         _compare(question, html, output)
     elif solve is not None:

@@ -82,15 +82,14 @@ class Quantization(_Section):
     fallback: Annotated[
         list[Annotated[WeightFormat, Field(strict=False)]], Field(examples=[["int8-wo", "none"]])
     ] = []
-    """Formats to try in this order when the gate says no."""
+    """Formats of the weights to try in this order when the gate says no; what was tried already is passed over."""
 
     @model_validator(mode="after")
     def _fallback_needs_gate(self) -> Quantization:
         if self.fallback and self.gate is None:
             raise ValueError("fallback is for when the gate says no: add a gate")
-        chain = [self.weights, *self.fallback]
-        if len(set(chain)) < len(chain):
-            raise ValueError("weights and fallback name a format twice")
+        if len(set(self.fallback)) < len(self.fallback):
+            raise ValueError("fallback names a format twice")
         return self
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trtkit.conventions import MANIFEST
-from trtkit.engine.holds import is_free, taken
+from trtkit.engine.holds import command_lines, is_free, taken
 from trtkit.engine.manifest import read_manifest
 from trtkit.engine.store import CORRUPT, UNCACHED
 from trtkit.engine.uses import USES, read_uses
@@ -79,7 +79,8 @@ def list_entries(root: Path) -> list[Entry]:
     for use in read_uses(root):
         for product in use.products:
             users.setdefault(product, []).append(" ".join([use.contract, *use.overrides]))
-    entries = [_entry(root, path, users) for path in _folders(root)]
+    named = command_lines()
+    entries = [_entry(root, path, users, named) for path in _folders(root)]
     return sorted((each for each in entries if each), key=lambda each: -each.used_s)
 
 
@@ -123,7 +124,7 @@ def _folders(root: Path) -> Iterator[Path]:
             yield from (path for path in sorted(stage.iterdir()) if path.is_dir())
 
 
-def _entry(root: Path, path: Path, users: dict[str, list[str]]) -> Entry | None:
+def _entry(root: Path, path: Path, users: dict[str, list[str]], named: str) -> Entry | None:
     try:
         manifest = path / MANIFEST
         stat = path.stat()
@@ -133,7 +134,7 @@ def _entry(root: Path, path: Path, users: dict[str, list[str]]) -> Entry | None:
             key=path.name,
             path=path,
             state=_state(path),
-            in_use=not is_free(path),
+            in_use=not is_free(path) or str(path) in named,
             made_s=stat.st_mtime,
             used_s=used_s,
             contracts=tuple(users.get(path.relative_to(root).as_posix(), ())),

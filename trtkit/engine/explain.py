@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trtkit.conventions import MANIFEST
-from trtkit.engine.keys import contract_word
+from trtkit.engine.keys import ROWS, contract_word, row_of
 from trtkit.engine.manifest import Manifest, canonical_json, read_manifest
 from trtkit.engine.store import CachePolicy, Stage, Store
 from trtkit.errors import InputError
@@ -70,18 +70,14 @@ def find_nearest(store: Store, stage: Stage) -> Manifest | None:
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Change]:
     """Return what differs, each thing that has a name of its own in the contract once."""
-    before, after = dict(_flat(_plain(old))), dict(_flat(_plain(new)))
+    # As a manifest gives it back: lists for tuples, strings for enums.
+    before, after = (dict(_flat(json.loads(canonical_json(each)))) for each in (old, new))
     found: dict[str, Change] = {}
-    for path in {**after, **before}:
+    for path in sorted({**after, **before}, key=_rank):
         if before.get(path, _ABSENT) != after.get(path, _ABSENT):
             word = _word(path)
             found.setdefault(word, Change(word, before.get(path, _ABSENT), after.get(path, _ABSENT)))
     return list(found.values())
-
-
-def _plain(value: Mapping[str, Any]) -> Any:
-    """Return what a manifest gives back: lists for tuples, strings for enums."""
-    return json.loads(canonical_json(value))
 
 
 def _flat(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -92,6 +88,12 @@ def _flat(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, .
         yield path, value[:12] if _SHA256.fullmatch(value) else value
     else:
         yield path, json.dumps(value)
+
+
+def _rank(path: tuple[str, ...]) -> int:
+    """Return the place among the plan's fields: what is given goes before what follows from it under the same name."""
+    row = row_of(".".join(path[1:])) if path[0] == "plan" else None
+    return ROWS.index(row) if row else len(ROWS)
 
 
 def _word(path: tuple[str, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
@@ -55,6 +56,15 @@ def is_free(folder: Path) -> bool:
     """Tell whether nobody holds a folder."""
     with taken(folder) as free:
         return free
+
+
+def command_lines() -> str:
+    """Return the command lines of all processes: a server holds nothing, and names the folder that it serves."""
+    texts = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
+            texts.append(path.read_bytes().decode(errors="replace"))
+    return "\n".join(texts)
 
 
 def _open(folder: Path) -> int | None:

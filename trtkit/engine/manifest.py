@@ -79,18 +79,29 @@ def read_manifest(folder: Path) -> Manifest | None:
         raw = json.loads(path.read_text(encoding="utf-8"))
         if raw.get("schema") != SCHEMA_VERSION:
             return None
-        for facts in raw["files"].values():
-            _ = facts["sha256"], facts["size_bytes"]
-        return Manifest(**raw)
+        return _checked(Manifest(**raw))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise InputError(f"not a trtkit manifest: {error}", path=path, hint="build it again") from error
 
 
+def _checked(manifest: Manifest) -> Manifest:
+    """Return a manifest whose parts are of the kinds that they should be; raise TypeError or KeyError for another."""
+    texts = (manifest.stage, manifest.key, manifest.trtkit, manifest.digest)
+    tables = (manifest.inputs, manifest.facts, manifest.gate or {}, *manifest.origin.values())
+    if not (all(isinstance(each, str) for each in texts) and all(isinstance(each, dict) for each in tables)):
+        raise TypeError("a field is of another kind")
+    for facts in manifest.files.values():
+        _ = facts["sha256"] + "", facts["size_bytes"] + 0
+    return manifest
+
+
 def canonical_json(value: Mapping[str, Any]) -> str:
     """Return JSON with sorted keys and no spaces, so that equal content has equal bytes."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    # JSON has no number that is not finite; such a measurement becomes the text "NaN" or "Infinity".
+    finite = json.loads(json.dumps(value), parse_constant=str)
+    return json.dumps(finite, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
 def content_key(inputs: Mapping[str, Any]) -> str:

@@ -27,10 +27,11 @@ from trtkit.engine.manifest import code_digest, sha256_of
 from trtkit.engine.origin import origin_of
 from trtkit.engine.store import Product, Stage, Store
 from trtkit.engine.uses import write_use
-from trtkit.errors import ContractError, InputError, Problem
+from trtkit.errors import ContractError, InputError, Problem, Severity
 from trtkit.flow.convert import ConvertOptions, choose_recipe
 from trtkit.flow.gate import GATE, GateOptions, Judgement, gate_stage, options_of, refusal
 from trtkit.plan import Machine, Plan, make_plan
+from trtkit.plan.checks import build_problems
 
 CHECKPOINT = "checkpoint"
 """Folder of the checkpoint inside its product, whose own root holds the manifest."""
@@ -75,6 +76,8 @@ def resolve(file: ContractFile, store: Store, report: Report) -> tuple[HfCheckpo
     Raises:
         InputError: The source or the contract is wrong; plan problems name the contract's lines.
     """
+    if problems := build_problems(file.contract):
+        raise ContractError([file.locate(problem) for problem in problems])
     return _plan_for(
         file, resolve_source(file.contract.model.source, file.path.parent, store.root / "source", report)
     )
@@ -96,7 +99,7 @@ def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
     Raises:
         TrtkitError: A stage failed; earlier products stay, nothing half-made does.
     """
-    folder = resolve_source(file.contract.model.source, file.path.parent, store.root / "source", report)
+    folder = resolve(file, store, report)[0].folder
     store.hold(folder)
     products: list[Product] = []
     tried: list[Mapping[str, Any]] = []
@@ -112,9 +115,16 @@ def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
                 break
         else:
             write_use(store.root, file.path, file.overrides, [folder, *(each.path for each in products)])
-            told = replace(plan, warnings=(*plan.warnings, *store.set_aside))
+            told = replace(plan, warnings=(*plan.warnings, *map(_refused, tried), *store.set_aside))
             return BuildOutcome(told, source.folder, tuple(products), products[-1].path)
     raise refusal(tried, products[-1].path)
+
+
+def _refused(facts: Mapping[str, Any]) -> Problem:
+    message = (
+        f"the gate refused {facts['format']} ({', '.join(facts['reasons'])}); the next format took its place"
+    )
+    return Problem(message, key="quantization.weights", severity=Severity.WARNING)
 
 
 def _chain(file: ContractFile) -> list[ContractFile]:
@@ -122,7 +132,7 @@ def _chain(file: ContractFile) -> list[ContractFile]:
     quantization = file.contract.quantization
     found = [
         quantization.model_copy(update={"weights": weights, "fallback": []})
-        for weights in (quantization.weights, *quantization.fallback)
+        for weights in dict.fromkeys((quantization.weights, *quantization.fallback))
     ]
     return [replace(file, contract=file.contract.model_copy(update={"quantization": each})) for each in found]
 

@@ -29,7 +29,7 @@ from trtkit.quantize.gate.page import page
 from trtkit.quantize.gate.report import Report
 from trtkit.quantize.gate.samples import Samples, open_tokenizer, take_samples
 from trtkit.quantize.gate.task import read_questions
-from trtkit.quantize.gate.tensors import Candidate
+from trtkit.quantize.gate.tensors import Candidate, check_same_model
 
 GATE = "gate"
 """Name of the stage."""
@@ -154,7 +154,9 @@ def run_gate(
         dtype=options.dtype,
     )
     judged = (
-        _judged_engine(candidate) if opened is None else _judged_checkpoint(opened, options.dtype, progress)
+        _judged_engine(candidate, source)
+        if opened is None
+        else _judged_checkpoint(opened, options.dtype, progress)
     )
     return exam.judge(judged, progress)
 
@@ -194,10 +196,7 @@ def _digests(path: Path | None) -> dict[str, str] | None:
 
 
 def _judged_checkpoint(candidate: Candidate, dtype: str, progress: Progress) -> Judged:
-    def loaded(done: int, total: int) -> None:
-        progress("dequantize", done, total)
-
-    executor, errors = load_candidate(candidate, dtype=dtype, progress=loaded)
+    executor, errors = load_candidate(candidate, dtype=dtype, progress=progress)
     block = candidate.checkpoint.config.get("quantization") or {}
     return Judged(
         executor,
@@ -214,10 +213,13 @@ def _is_engine(folder: Path) -> bool:
     return read_json(folder / CHECKPOINT_CONFIG).get("backend") == "cpu"
 
 
-def _judged_engine(folder: Path) -> Judged:
+def _judged_engine(folder: Path, source: HfCheckpoint) -> Judged:
     config = read_json(folder / CHECKPOINT_CONFIG)
-    block = config.get("pretrained_config", {}).get("quantization") or {}
-    return Judged(EngineExecutor(folder), str(folder), "OpenVINO, the engine itself", block.get("quant_algo"))
+    built = config.get("pretrained_config") or {}
+    check_same_model(built, source, path=folder / CHECKPOINT_CONFIG)
+    block = built.get("quantization") or {}
+    algorithms = (block.get("quant_algo"), block.get("kv_cache_quant_algo"))
+    return Judged(EngineExecutor(folder), str(folder), "OpenVINO, the engine itself", *algorithms)
 
 
 class EngineExecutor:

@@ -16,12 +16,14 @@ from trtkit.contract import Contract, ContractFile, load_contract
 from trtkit.contract.formats import BackendName
 from trtkit.contract.load import parse_contract
 from trtkit.engine.store import Store
-from trtkit.errors import ContractError, InputError, Problem
+from trtkit.errors import ContractError, InputError, Problem, Severity
 from trtkit.flow.build import Report, this_machine
+from trtkit.flow.silicon import silicon_fit
 from trtkit.plan import Plan, make_plan
 from trtkit.plan.compare import Candidate, Field, compare
-from trtkit.plan.hf_config import parse_hf_config
+from trtkit.plan.hf_config import QUANTIZED_KEYS, parse_hf_config
 from trtkit.plan.pace import Speed
+from trtkit.plan.resolve import quant_plan
 from trtkit.plan.silicon import measured_fit
 from trtkit.plan.solve import Solution, Unknown, changed, solve
 from trtkit.plan.types import Workload
@@ -37,6 +39,8 @@ class Question:
     file: ContractFile
     model: ModelConfig
     warnings: tuple[Problem, ...]
+    config: Path
+    """The model's ``config.json``."""
     bare: bool
     """There is no contract, only a model: nothing was promised, and problems have no lines."""
     measured: Speed | None = None
@@ -62,7 +66,25 @@ class Question:
         told = [
             self._locate(each) for each in plan.warnings if not (self.bare and each.key.startswith("classes"))
         ]
-        return replace(plan, warnings=(*self.warnings, *told))
+        # The plan says the same with the value that the runtime needs.
+        read = [each for each in self.warnings if plan.target is None or each.key != "sliding_window"]
+        return replace(plan, warnings=(*read, *told))
+
+    def with_silicon(self) -> Question:
+        """Return the question with the speed that aiconfigurator has for exactly this model; takes half a minute.
+
+        Raises:
+            EnvironmentLacks: aiconfigurator is not installed.
+            InputError: It has no timings for this model, GPU or format.
+        """
+        target, experts = self.answer().target, self.model.moe is not None
+        if target is None:
+            raise InputError("the cpu back end has no silicon table", hint="measure it: --calibration")
+        formats = quant_plan(
+            self.contract.quantization.weights.value, self.contract.quantization.kv_cache.value
+        )
+        fit = silicon_fit(self.config, target.gpu.name, target.ranks, formats, has_experts=experts)
+        return replace(self, measured=fit)
 
     def solve(self, unknown: Unknown) -> tuple[Solution, Plan]:
         """Return the value that was asked for, and the plan with it.
@@ -100,16 +122,20 @@ def ask(path: Path, overrides: Sequence[str], config: Path | None, report: Repor
     if config is None and not BACKENDS[file.contract.engine.backend.value].needs_gpu:
         source = file.contract.model.source
         opened = HfCheckpoint.open(resolve_source(source, path.parent, Store().root / "source", report))
-        return Question(file, opened.config, opened.warnings, bare=False)
+        return Question(file, opened.config, opened.warnings, opened.folder / _CONFIG, bare=False)
     return _question(file, config or _find_config(file), bare=False)
 
 
 def _question(file: ContractFile, config: Path, *, bare: bool) -> Question:
-    generation = config.with_name(_GENERATION)
+    generation, raw = config.with_name(_GENERATION), read_json(config)
     model, warnings = parse_hf_config(
-        read_json(config), file=str(config), generation=read_json(generation) if generation.exists() else None
+        raw, file=str(config), generation=read_json(generation) if generation.exists() else None
     )
-    return Question(file, model, tuple(warnings), bare)
+    for key in sorted(QUANTIZED_KEYS & {name for name, value in raw.items() if value}):
+        message = "the source is quantized already, and the plan counts the formats that it was given"
+        hint = "give --weights and --kv-cache as the source has them"
+        warnings.append(Problem(message, key, hint, str(config), severity=Severity.WARNING))
+    return Question(file, model, tuple(warnings), config, bare)
 
 
 def _find_config(file: ContractFile) -> Path:

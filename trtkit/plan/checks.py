@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 from trtkit.catalog.formats import BACKENDS, BUILT
 from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
-from trtkit.errors import Problem, Severity
+from trtkit.errors import Problem
+from trtkit.plan.check import Check, refuses, warns
 from trtkit.plan.types import Plan
-
-Check = Callable[[Contract, ModelConfig, Plan], Iterable[Problem]]
 
 
 def build_problems(contract: Contract) -> list[Problem]:
@@ -50,6 +49,7 @@ def backend_problems(contract: Contract) -> list[Problem]:
     return problems
 
 
+@refuses
 def backend_runs_architecture(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
     """A back end that does not know the family's layers cannot run them."""
     name = contract.engine.backend.value
@@ -59,6 +59,7 @@ def backend_runs_architecture(contract: Contract, model: ModelConfig, _: Plan) -
         yield Problem(message, "model.source", f"it runs {', '.join(known)}")
 
 
+@refuses
 def backend_runs_attention(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
     """A back end without a family's kind of scores would give other text."""
     name = contract.engine.backend.value
@@ -71,6 +72,7 @@ def backend_runs_attention(contract: Contract, model: ModelConfig, _: Plan) -> I
             yield Problem(f"the {name} back end does not run {kind}", "model.source", "use a model without")
 
 
+@refuses
 def backend_runs_rope(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """A back end that does not scale the rotary angles as the model was trained would give other text."""
     name, scaling = contract.engine.backend.value, model.rotary_scaling or {}
@@ -88,6 +90,7 @@ def backend_runs_rope(contract: Contract, model: ModelConfig, plan: Plan) -> Ite
         yield Problem(message, "engine.limits.max_seq_len", f"at most {original}")
 
 
+@refuses
 def backend_honours_window(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """Beyond a sliding window the text differs where every token sees every earlier one."""
     name, window = contract.engine.backend.value, model.sliding_window
@@ -98,6 +101,7 @@ def backend_honours_window(contract: Contract, model: ModelConfig, plan: Plan) -
         yield Problem(message, "engine.limits.max_seq_len", f"at most {window}, up to which nothing changes")
 
 
+@refuses
 def sequence_fits_model(_: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """A sequence longer than the model's positions would be read by a position table that does not exist."""
     if plan.limits.max_seq_len > model.max_position_embeddings:
@@ -105,6 +109,7 @@ def sequence_fits_model(_: Contract, model: ModelConfig, plan: Plan) -> Iterator
         yield Problem(message, "engine.limits.max_seq_len", f"at most {model.max_position_embeddings}")
 
 
+@refuses
 def prompt_leaves_room(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """The longest prompt must leave at least one token for the answer."""
     limits = plan.limits
@@ -115,6 +120,7 @@ def prompt_leaves_room(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Pro
         yield Problem(message, "engine.limits.max_input_len", f"at most {limits.max_seq_len - 1}")
 
 
+@refuses
 def step_holds_batch(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """Every running request takes one token of each step."""
     limits = plan.limits
@@ -123,6 +129,7 @@ def step_holds_batch(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Probl
         yield Problem(message, "engine.limits.max_num_tokens", f"at least {limits.max_batch_size}")
 
 
+@refuses
 def pool_holds_sequence(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """One request of full length must fit the share of the KV pool that the proxy hands out."""
     need, have = plan.limits.max_seq_len, plan.zones.kv_tokens
@@ -134,6 +141,7 @@ def pool_holds_sequence(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Pr
         )
 
 
+@refuses
 def memory_holds_all(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """Weights, buffers and a pool of the size asked for must fit the memory."""
     memory = plan.memory
@@ -153,15 +161,17 @@ def memory_holds_all(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator
         yield Problem(message, "engine.kv_cache.max_tokens", f"at most {memory.kv_tokens}")
 
 
+@warns
 def cache_is_as_small_as_its_format(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """A back end without narrow pages gives a format's numbers and not its memory."""
     kv_cache = contract.quantization.kv_cache.value
     if plan.backend == "cpu" and kv_cache != "auto":
         message = f"the cpu back end keeps the values of an {kv_cache} KV cache in 16 bits: its numbers, not its memory"
         hint = "leave it to compare formats, or use auto"
-        yield Problem(message, "quantization.kv_cache", hint, severity=Severity.WARNING)
+        yield Problem(message, "quantization.kv_cache", hint)
 
 
+@refuses
 def classes_fit_engine(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """A class may not be promised more than the engine can take."""
     for name, spec in contract.classes.items():
@@ -180,7 +190,8 @@ def classes_fit_engine(contract: Contract, _: ModelConfig, plan: Plan) -> Iterat
             yield Problem(message, f"{key}.default_output_tokens", f"at most {cap}")
 
 
-def promises_are_consistent(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
+@refuses
+def deadlines_follow_first_tokens(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
     """A deadline below the first-token promise can never be of use."""
     for name, spec in contract.classes.items():
         if spec.ttft_ms and spec.deadline_ms and spec.deadline_ms < spec.ttft_ms:
@@ -188,13 +199,18 @@ def promises_are_consistent(contract: Contract, _: ModelConfig, __: Plan) -> Ite
                 f"the deadline {spec.deadline_ms:g} ms is before the first token is due, {spec.ttft_ms:g} ms"
             )
             yield Problem(message, f"classes.{name}.deadline_ms", "raise it above ttft_ms")
+
+
+@warns
+def classes_promise_something(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
+    """A class without a promise counts nowhere in goodput."""
+    for name, spec in contract.classes.items():
         if not spec.has_slo:
             message = f"class {name} promises nothing, so it counts nowhere in goodput"
-            yield Problem(
-                message, f"classes.{name}", "give ttft_ms, tpot_ms or deadline_ms", severity=Severity.WARNING
-            )
+            yield Problem(message, f"classes.{name}", "give ttft_ms, tpot_ms or deadline_ms")
 
 
+@warns
 def priorities_name_one_class(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
     """Triton's ``priority`` parameter is a number, and a number can mean one class only."""
     first: dict[int, str] = {}
@@ -205,7 +221,7 @@ def priorities_name_one_class(contract: Contract, _: ModelConfig, __: Plan) -> I
                 f"{meant} has priority {spec.priority} too, and Triton's `priority` parameter means {meant}"
             )
             hint = "give each class its own, or let clients name the class by `x-trtkit-class`"
-            yield Problem(message, f"classes.{name}.priority", hint, severity=Severity.WARNING)
+            yield Problem(message, f"classes.{name}.priority", hint)
 
 
 CHECKS: tuple[Check, ...] = (
@@ -220,7 +236,8 @@ CHECKS: tuple[Check, ...] = (
     memory_holds_all,
     cache_is_as_small_as_its_format,
     classes_fit_engine,
-    promises_are_consistent,
+    deadlines_follow_first_tokens,
+    classes_promise_something,
     priorities_name_one_class,
 )
 """All checks, in the order in which their problems are listed."""

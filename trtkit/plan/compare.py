@@ -96,6 +96,7 @@ def _with_formats(contract: Contract, weights: str, kv_cache: str) -> Contract:
         update={
             "weights": WeightFormat(weights),
             "kv_cache": KvCacheFormat(kv_cache),
+            "fallback": [],
             "group_size": contract.quantization.group_size if grouped else None,
         }
     )

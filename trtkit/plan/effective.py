@@ -107,7 +107,9 @@ def _limits(ask: Ask, limits: EngineLimits) -> tuple[EngineLimits, list[Setting]
     block = limits.tokens_per_block
     become("max_num_tokens", max(limits.max_num_tokens, block), "a step is at least one block")
     if ask.flag("speculative_decoding_mode") is not None:
-        become("max_seq_len", limits.max_seq_len + draft, "draft tokens need places of their own")
+        length = limits.max_seq_len
+        reason = "draft tokens need places of their own; a request has as many as before"
+        changed.append(Setting("max_seq_len", str(length), str(length + draft), reason))
         tokens = max(limits.max_num_tokens, limits.max_batch_size * (draft + 1))
         become("max_num_tokens", tokens, "every request takes its draft tokens and one more")
     return limits, [*changed, _opt_num_tokens(ask, limits)]

@@ -14,6 +14,7 @@ from trtkit.contract.models import Contract
 from trtkit.plan.effective import Ask, Effect, build_effect
 from trtkit.plan.gpu_memory import gpu_memory
 from trtkit.plan.pace import Speed, pace_of, workload_of
+from trtkit.plan.preflight.target import TRTLLM_BACKENDS
 from trtkit.plan.speed import speed_of
 from trtkit.plan.types import EngineLimits, Plan, QuantPlan, Setting, Target, Workload, Zones
 
@@ -39,7 +40,9 @@ def resolve_gpu(
     limits = _prompt_limit(contract, effect)
     memory = gpu_memory(contract, model, gpu, ranks, limits)
     block = limits.tokens_per_block
-    kv_tokens = int(memory.kv_tokens * contract.admission.kv_fraction) // block * block
+    # Caches of slots cannot run out while there are slots: nothing is kept back. Each beam has blocks of its own.
+    share = 1.0 if engine.backend.value == "rtx" else contract.admission.kv_fraction
+    kv_tokens = int(memory.kv_tokens * share / engine.limits.max_beam_width) // block * block
     speed = measured or speed_of(model, gpu, ranks, quantization, contract.model.dtype.value)
     pace = pace_of(contract, limits, kv_tokens, speed, workload or workload_of(contract, limits))
     reuse = engine.kv_cache.enable_block_reuse and effect.paged_context
@@ -72,6 +75,13 @@ def ranks_of(contract: Contract, model: ModelConfig) -> Parallelism:
         engine.moe_expert_parallel,
         parallel_embedding=shares,
     )
+
+
+def line_of(contract: Contract) -> str | None:
+    """Return TensorRT-LLM's release line that is meant; None for back ends that are not part of it."""
+    if contract.engine.backend.value not in TRTLLM_BACKENDS:
+        return None
+    return contract.engine.trtllm or NEWEST
 
 
 def default_limits(contract: Contract, model: ModelConfig) -> EngineLimits:
@@ -125,12 +135,12 @@ def _target(
     contract: Contract, model: ModelConfig, *, ranks: Parallelism, effect: Effect, limits: EngineLimits
 ) -> Target:
     engine = contract.engine
-    line = engine.trtllm or NEWEST
+    line = line_of(contract)
     return Target(
         gpu=GPUS[engine.gpu or ""],
         ranks=ranks,
         trtllm=line,
-        image=f"nvcr.io/nvidia/tritonserver:{PROFILES[line].images[-1]}-trtllm-python-py3",
+        image=f"nvcr.io/nvidia/tritonserver:{PROFILES[line].images[-1]}-trtllm-python-py3" if line else None,
         max_beam_width=engine.limits.max_beam_width,
         build_flags=dict(engine.build_flags),
         chunked_context=_chunks(contract, effect),
@@ -143,6 +153,8 @@ def _runtime(contract: Contract, effect: Effect, limits: EngineLimits) -> tuple[
     """Return the runtime's switches that hang on the context attention, and what that does to prompts."""
     engine = contract.engine
     off = "" if effect.paged_context else "the context phase does not read the KV cache's blocks"
+    if engine.backend.value == "rtx":
+        off = "each slot has a cache of its own"
     chunks = _chunks(contract, effect)
     rows = [
         _on("enable_block_reuse", engine.kv_cache.enable_block_reuse, effect.paged_context, off),

@@ -124,8 +124,9 @@ def _target(target: Target) -> _Rows:
             f"{ranks.world} x {gpu.title} (SM {gpu.sm}, {gpu.memory_mib:,} MiB, {gpu.bandwidth_gb_per_s:g} GB/s)",
         ),
         ("ranks", division),
-        ("TensorRT-LLM", f"{target.trtllm} ({target.image})"),
     ]
+    if target.trtllm:
+        rows.append(("TensorRT-LLM", f"{target.trtllm} ({target.image})"))
     if target.max_attention_window:
         rows.append(("max_attention_window", str(list(target.max_attention_window))))
     return rows

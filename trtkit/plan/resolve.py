@@ -10,7 +10,6 @@ from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
 from trtkit.errors import ContractError, Problem, Severity
 from trtkit.plan.checks import CHECKS, backend_problems
-from trtkit.plan.checks import Check as AnyCheck
 from trtkit.plan.cpu_memory import copies_bytes
 from trtkit.plan.gpu import resolve_gpu
 from trtkit.plan.kv import kv_bytes_per_token
@@ -44,7 +43,7 @@ def make_plan(
         ContractError: The contract asks for something that cannot be; all problems are listed.
     """
     plan = outline(contract, model, machine, measured=measured, workload=workload)
-    checks: tuple[AnyCheck, ...] = CHECKS if plan.target is None else (*CHECKS, *GPU_CHECKS)
+    checks = CHECKS if plan.target is None else (*CHECKS, *GPU_CHECKS)
     problems = [problem for check in checks for problem in check(contract, model, plan)]
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if errors:

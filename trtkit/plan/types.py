@@ -80,9 +80,9 @@ class Target:
 
     gpu: Gpu
     ranks: Parallelism
-    trtllm: str
-    """Release line of TensorRT-LLM."""
-    image: str
+    trtllm: str | None
+    """Release line of TensorRT-LLM; None for back ends that are not part of it."""
+    image: str | None
     """The newest NGC image of that line."""
     max_beam_width: int
     build_flags: Mapping[str, bool | int | str]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trtkit.checkpoint.safetensors import read_header
+from trtkit.checkpoint.safetensors import CODES, read_header
 from trtkit.errors import InputError, Problem
 from trtkit.flow.inspect.finding import Amount
 
@@ -53,7 +53,7 @@ def _read(path: Path, headers: Headers) -> None:
     except InputError as error:
         headers.problems.append(Problem(error.message, file=str(path), hint=error.hint))
         for name, (dtype, shape, size_bytes) in _salvage(path).items():
-            headers.count(name, dtype, shape, size_bytes)
+            headers.count(name, CODES.get(dtype, dtype), shape, size_bytes)
 
 
 def _salvage(path: Path) -> dict[str, tuple[str, tuple[int, ...], int]]:

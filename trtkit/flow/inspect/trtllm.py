@@ -54,11 +54,13 @@ def describe(config: Mapping[str, Any], path: Path, found: Finding) -> Finding:
     architecture, dtype = config.get("architecture"), str(config.get("dtype"))
     kv_cache = quantization.get("kv_cache_quant_algo")
     ranks, problems = _ranks(config, path)
+    if config and not (isinstance(architecture, str) and architecture):
+        problems.append(Problem("architecture is missing", file=str(path), hint="convert the source again"))
     made_by = " ".join(str(producer[key]) for key in ("name", "version") if producer.get(key))
     found = replace(
         found,
         made_by=made_by or found.made_by,
-        architecture=str(architecture) if architecture else None,
+        architecture=architecture if isinstance(architecture, str) else None,
         weights=_format(quantization),
         kv_cache=str(kv_cache) if kv_cache else None,
         dtype=dtype if config.get("dtype") else None,
@@ -72,8 +74,8 @@ def describe(config: Mapping[str, Any], path: Path, found: Finding) -> Finding:
 def _with_sizes(found: Finding, config: Mapping[str, Any], path: Path, ranks: Parallelism) -> Finding:
     if found.architecture not in ARCHITECTURES:
         sizes = geometry({**config, "head_dim": config.get("head_size")})
-        note = f"trtkit does not know the architecture {found.architecture}"
-        found = replace(found, notes=(*found.notes, note))
+        notes = [f"trtkit does not know the architecture {found.architecture}"] if found.architecture else []
+        found = replace(found, notes=(*found.notes, *notes))
     else:
         try:
             model = read_config(config, path=path)

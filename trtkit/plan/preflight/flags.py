@@ -45,7 +45,7 @@ def flags_are_known(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[
             yield Problem(f"trtllm-build has no {name}", key, hint)
         elif FLAGS[name].given_by:
             yield Problem(f"{name} has a key of its own", key, f"write {FLAGS[name].given_by}")
-        elif plan.target and not FLAGS[name].in_line(plan.target.trtllm):
+        elif plan.target and plan.target.trtllm and not FLAGS[name].in_line(plan.target.trtllm):
             first, last = FLAGS[name].since, FLAGS[name].until
             message = f"trtllm-build of {plan.target.trtllm} has no {name}"
             yield Problem(message, key, f"lines {first} to {last} have it")
@@ -96,7 +96,7 @@ def _contradictions(flags: _Flags, model: ModelConfig, plan: Plan) -> Iterator[t
     if flags.is_on("multiple_profiles") and flags["opt_num_tokens"] is not None:
         yield "opt_num_tokens", "multiple_profiles chooses the optimum itself", "leave one of the two out"
     if flags.is_on("streamingllm"):
-        early = LINES.index(flags.target.trtllm) < LINES.index("1.0")
+        early = LINES.index(flags.target.trtllm or LINES[-1]) < LINES.index("1.0")
         if not early or model.architecture != "LlamaForCausalLM":
             yield "streamingllm", "only lines before 1.0 have it, for Llama", "leave it out"
     if flags.is_on("pp_reduce_scatter") and model.architecture != "MixtralForCausalLM":

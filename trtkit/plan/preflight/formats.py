@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from trtkit.catalog.formats import WEIGHTS
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.support import Support
+from trtkit.catalog.trtllm import NEWEST
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses, warns
@@ -35,6 +36,21 @@ def formats_are_proven(contract: Contract, model: ModelConfig, plan: Plan) -> It
         if verdict.support is Support.UNCERTAIN:
             message = f"{_value(contract, key)} on {target.gpu.name} is not proven: {verdict.reason}"
             yield Problem(message, key, "compare its answers with those of unquantized weights first")
+
+
+@refuses
+def fallbacks_run_on_gpu(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """A format to fall back to must run where the first one would have."""
+    backend, target = contract.engine.backend.value, plan.target
+    if target is None:
+        return
+    for each in contract.quantization.fallback:
+        verdict = weights_verdict(
+            backend, each.value, target.gpu.sm, target.trtllm or NEWEST, model.architecture
+        )
+        if verdict.support is Support.REFUSED:
+            message = f"{backend} runs no {each.value} weights on {target.gpu.name}: {verdict.reason}"
+            yield Problem(message, "quantization.fallback", f"leave {each.value} out")
 
 
 @refuses
@@ -91,7 +107,7 @@ def products_keep_pace_with_memory(_: Contract, __: ModelConfig, plan: Plan) -> 
 def _verdicts(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[tuple[str, Verdict, Target]]:
     target, backend = plan.target, contract.engine.backend.value
     if target is not None:
-        sm, line = target.gpu.sm, target.trtllm
+        sm, line = target.gpu.sm, target.trtllm or NEWEST
         weights = contract.quantization.weights.value
         yield "quantization.weights", weights_verdict(backend, weights, sm, line, model.architecture), target
         kv_cache = contract.quantization.kv_cache.value
@@ -108,6 +124,7 @@ def _value(contract: Contract, key: str) -> str:
 FORMAT_CHECKS = (
     formats_run_on_gpu,
     formats_are_proven,
+    fallbacks_run_on_gpu,
     group_size_has_kernel,
     smoothquant_knows_norms,
     fp8_kv_suits_model,

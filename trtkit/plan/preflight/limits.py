@@ -8,6 +8,7 @@ from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses, warns
+from trtkit.plan.preflight.target import TRTLLM_BACKENDS
 from trtkit.plan.types import Plan
 
 _TENSOR_TOKENS = 16_384
@@ -33,6 +34,15 @@ def prompt_fits_step(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Probl
         )
         hint = f"set max_num_tokens to {limits.max_input_len}, or let chunked context work (it is off: {why})"
         yield Problem(message, "engine.limits.max_num_tokens", hint)
+
+
+@refuses
+def pool_leaves_something(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
+    """TensorRT-LLM refuses to start with a pool of all that is left."""
+    fraction = contract.engine.kv_cache.memory_fraction
+    if contract.engine.backend.value in TRTLLM_BACKENDS and fraction >= 1:
+        message = f"the pool may take a part of what is left, and {fraction:g} is all of it"
+        yield Problem(message, "engine.kv_cache.memory_fraction", "0.9 is TensorRT-LLM's own, at most 0.95")
 
 
 @refuses
@@ -110,6 +120,7 @@ def pool_holds_batch(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Probl
 
 LIMIT_CHECKS = (
     prompt_fits_step,
+    pool_leaves_something,
     step_holds_beams,
     step_is_whole_blocks,
     step_stays_within_tensors,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtkit.catalog.architectures.architecture import TensorRule
-from trtkit.catalog.formats import DEFAULT_GROUP
+from trtkit.catalog.formats import DEFAULT_GROUP, WEIGHTS
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
 from trtkit.contract.models import Contract
@@ -38,6 +38,24 @@ def layers_fill_tiles(contract: Contract, model: ModelConfig, plan: Plan) -> Ite
         yield Problem(message, "engine.tensor_parallel", _instead(model, name, tile))
 
 
+@refuses
+def groups_fill_rows(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """A group of channels that share a scale must not reach over the end of a rank's part."""
+    name, target = contract.quantization.weights.value, plan.target
+    if target is None or not WEIGHTS[name].group_values:
+        return
+    group = contract.quantization.group_size or DEFAULT_GROUP
+    local = share_of(model, target.ranks)
+    for rule in rules_of(model):
+        columns = target_shape(rule, local)[-1]
+        if rule.is_linear and columns % group:
+            message = (
+                f"{_layer(rule)} has {columns} input channels on a rank, no multiple of groups of {group}"
+            )
+            yield Problem(message, "quantization.group_size", "groups of 64, fewer ranks, or fp8 or int8-wo")
+            return
+
+
 def tile_of(weights: str, group_size: int | None) -> int:
     """Return the channels that each rank's part of a layer must be a multiple of."""
     return _TILE if weights == "int8-wo" else max(_TILE, group_size or DEFAULT_GROUP)
@@ -50,9 +68,12 @@ def untiled(model: ModelConfig, ranks: Parallelism, tile: int) -> list[tuple[str
         if rule.is_linear:
             rows, columns = _sizes(rule, model, ranks)
             parts = ranks.moe_tp if rule.per_expert else ranks.tp
-            layer = rule.target.removeprefix("transformer.layers.{layer}.").removesuffix(".weight")
-            wrong += [(layer, size) for size in (rows, columns) if size % (tile * parts)]
+            wrong += [(_layer(rule), size) for size in (rows, columns) if size % (tile * parts)]
     return wrong
+
+
+def _layer(rule: TensorRule) -> str:
+    return rule.target.removeprefix("transformer.layers.{layer}.").removesuffix(".weight")
 
 
 def _sizes(rule: TensorRule, model: ModelConfig, ranks: Parallelism) -> tuple[int, int]:
@@ -106,4 +127,10 @@ def kv_heads_are_not_repeated(_: Contract, model: ModelConfig, plan: Plan) -> It
         yield Problem(message, "engine.tensor_parallel", f"at most {model.num_kv_heads} for a smaller cache")
 
 
-RANK_CHECKS = (layers_fill_tiles, fp8_layers_are_aligned, ranks_fit_a_node, kv_heads_are_not_repeated)
+RANK_CHECKS = (
+    layers_fill_tiles,
+    groups_fill_rows,
+    fp8_layers_are_aligned,
+    ranks_fit_a_node,
+    kv_heads_are_not_repeated,
+)

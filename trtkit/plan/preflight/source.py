@@ -16,8 +16,8 @@ from trtkit.plan.types import Plan
 def line_has_architecture(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """A release line that came before the family has no class to build it with."""
     first = ARCHITECTURES_SINCE.get(model.architecture, LINES[0])
-    line = plan.target.trtllm if plan.target else LINES[-1]
-    if contract.engine.backend.value == "tensorrt" and LINES.index(line) < LINES.index(first):
+    line = plan.target.trtllm if plan.target else None
+    if line and contract.engine.backend.value == "tensorrt" and LINES.index(line) < LINES.index(first):
         message = f"TensorRT-LLM {line} has no {model.architecture}"
         yield Problem(message, "engine.trtllm", f"at least {first}")
 

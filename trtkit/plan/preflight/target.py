@@ -14,7 +14,8 @@ from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.parallel import parallel_problems
 
-_TRTLLM_BACKENDS = ("tensorrt", "llmapi")
+TRTLLM_BACKENDS = ("tensorrt", "llmapi")
+"""Back ends that are part of TensorRT-LLM."""
 
 
 def target_problems(contract: Contract, model: ModelConfig) -> list[Problem]:
@@ -23,7 +24,11 @@ def target_problems(contract: Contract, model: ModelConfig) -> list[Problem]:
         return list(_only_on_gpus(contract))
     engine = contract.engine
     ranks = Parallelism(engine.tensor_parallel, engine.pipeline_parallel, engine.moe_expert_parallel)
-    return [*_gpu_is_known(contract), *_line_is_known(contract), *parallel_problems(model, ranks)]
+    found = [*_gpu_is_known(contract), *_line_is_known(contract), *parallel_problems(model, ranks)]
+    if engine.threads is not None:
+        message = f"the {engine.backend.value} back end has no threads to set"
+        found.append(Problem(message, "engine.threads", "leave the key out"))
+    return found
 
 
 def _gpu_is_known(contract: Contract) -> Iterator[Problem]:
@@ -42,7 +47,7 @@ def _line_is_known(contract: Contract) -> Iterator[Problem]:
     if line is None:
         return
     first = LLMAPI_SINCE if backend == "llmapi" else LINES[0]
-    if backend not in _TRTLLM_BACKENDS:
+    if backend not in TRTLLM_BACKENDS:
         yield Problem(f"the {backend} back end is not part of TensorRT-LLM", key, "leave the key out")
     elif line not in LINES:
         hint = f"lines that are: {', '.join(LINES[LINES.index(first) :])}"

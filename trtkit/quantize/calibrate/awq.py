@@ -16,7 +16,7 @@ from trtkit.quantize.calibrate.grid import in_groups, plain_scales, quantized
 if TYPE_CHECKING:
     import torch
 
-_STEPS = 20
+_STEPS = 10
 _SMALLEST = 1e-4
 
 

@@ -15,7 +15,7 @@ from trtkit.quantize.calibrate.experts import borrow
 from trtkit.quantize.calibrate.gram import Grams
 from trtkit.quantize.calibrate.head import head_ranges
 from trtkit.quantize.calibrate.layers import ModelLayers
-from trtkit.quantize.calibrate.needs import Needs, check_memory, estimate
+from trtkit.quantize.calibrate.needs import Needs, check_memory, estimate, give_back_memory
 from trtkit.quantize.calibrate.ranges import KvRecorder, Ranges, linear_modules, recording, rows_of
 from trtkit.quantize.calibrate.request import Request, choose_group, describe, digest_of
 from trtkit.quantize.calibrate.rotation import keys_before_rotation, watching_key_norm
@@ -123,6 +123,8 @@ class _Run:
         for layer in range(first, count):
             found, unreached = self._layer(layer)
             self._state.finish(layer, _arrays(found), unreached)
+            del found
+            give_back_memory()
         if first <= count:
             name, weight = self._layers.head()
             tell = self._teller(count)

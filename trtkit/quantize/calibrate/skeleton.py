@@ -16,7 +16,7 @@ from trtkit.checkpoint.expected import architecture_of
 from trtkit.checkpoint.hf import HfCheckpoint, read_json
 from trtkit.errors import InputError
 from trtkit.quantize.calibrate.experts import separate_experts
-from trtkit.quantize.calibrate.weights import compute_dtype, find, load, load_rows
+from trtkit.quantize.calibrate.weights import compute_dtype, find, load_into, load_rows
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +55,7 @@ class Skeleton:
             for name, buffer in module.named_buffers(recurse=False):
                 setattr(module, name, buffer.to(device))
         self._layers, self._norm = _parts(self._model, self._architecture)
+        self._spare: dict[torch.Size, list[torch.Tensor]] = {}
         self._fill_outside()
         self._turn: tuple[int, torch.Tensor | None] = (0, None)
         self._result: Any = None
@@ -84,7 +85,10 @@ class Skeleton:
         try:
             yield prefix, layer
         finally:
-            _drop(layer)
+            for name, parameter in list(layer.named_parameters()):
+                # The next layer takes the memory over: freed and allocated again it would fall into pieces.
+                self._spare.setdefault(parameter.shape, []).append(parameter.data)
+                _put(layer, name, parameter.to("meta"))
 
     def run(self, index: int, ids: Ids, hidden: torch.Tensor | None, cache: Any) -> torch.Tensor:
         """Return what the filled layer makes of ``hidden``, ``(1, tokens, hidden)``; of the embedding for layer 0."""
@@ -154,11 +158,15 @@ class Skeleton:
                 _put(module, name, self._load(f"{path}.{name}", tuple(parameter.shape)))
 
     def _load(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        import torch
+
         info = find(self._source.tensors, self.source_name(name), self._prefix)
         if info.shape != shape:
             message = f"{info.name} is {list(info.shape)}, transformers' model has {list(shape)}"
             raise InputError(message, path=info.path)
-        return load(info, self.dtype, self.device)
+        spare = self._spare.get(torch.Size(shape))
+        memory = spare.pop() if spare else torch.empty(shape, dtype=self.dtype, device=self.device)
+        return load_into(memory, info)
 
 
 def _build(source: HfCheckpoint, dtype: torch.dtype) -> Any:
@@ -210,8 +218,3 @@ def _put(module: nn.Module, name: str, values: torch.Tensor) -> None:
 
     path, _, last = name.rpartition(".")
     module.get_submodule(path)._parameters[last] = nn.Parameter(values, requires_grad=False)  # noqa: SLF001
-
-
-def _drop(module: nn.Module) -> None:
-    for name, parameter in list(module.named_parameters()):
-        _put(module, name, parameter.to("meta"))

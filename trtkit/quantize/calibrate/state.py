@@ -127,6 +127,8 @@ def opened(out: Path, key: str, hidden: Callable[[Path], HiddenStates]) -> Itera
         InputError: The place cannot be written to, or another process works there.
         EnvironmentLacks: The disk became full.
     """
+    if out.is_dir():
+        raise InputError("is a folder", path=out, hint="name the file to write")
     folder = out.with_name(f".{out.name}.calibration")
     lock = FileLock(out.with_name(f".{out.name}.lock"), blocking=False)
     try:

@@ -35,13 +35,23 @@ def load(info: TensorInfo, dtype: torch.dtype, device: torch.device) -> torch.Te
     """
     import torch
 
-    whole = torch.empty(info.shape, dtype=dtype, device=device)
+    return load_into(torch.empty(info.shape, dtype=dtype, device=device), info)
+
+
+def load_into(whole: torch.Tensor, info: TensorInfo) -> torch.Tensor:
+    """Fill a tensor from the source, and return it.
+
+    Raises:
+        InputError: There is NaN or infinity in it.
+    """
+    import torch
+
     flat, start = whole.view(-1), 0
     for chunk in info.chunks():
         values = _as_torch(chunk)
         if not torch.isfinite(values).all():
             raise InputError(f"{info.name} holds NaN or infinity", path=info.path, hint=_DAMAGED)
-        flat[start : start + len(chunk)] = values.to(dtype)
+        flat[start : start + len(chunk)] = values
         start += len(chunk)
     return whole
 

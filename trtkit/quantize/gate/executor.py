@@ -16,10 +16,3 @@ class Executor(Protocol):
 
     def logits(self, tokens: Tokens) -> Floats:
         """Return the logits ``(length, vocab)`` after each of ``tokens``, which are one whole sequence."""
-
-
-class Layered(Executor, Protocol):
-    """One that shows what is between its layers, too."""
-
-    def hidden(self, tokens: Tokens) -> list[Floats]:
-        """Return what each layer hands on, ``(length, hidden)``; the last one behind the last norm."""

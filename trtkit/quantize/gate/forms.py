@@ -85,12 +85,17 @@ def _qdq(parts: Parts, _: Written) -> Floats:
 
 
 def _awq(parts: Parts, linear: Written) -> Floats:
-    packed = parts["weight"].view(np.uint8)
-    codes = np.empty((2 * packed.shape[0], packed.shape[1]), np.int8)
-    codes[0::2], codes[1::2] = _signed(packed & 15), _signed(packed >> 4)
+    codes = _unpacked(parts["weight"])
     # Loaders round scales to the data type of the model.
     scale = _as_model(parts["weights_scaling_factor"], linear)
     return _grouped(codes, scale, parts.get("zero"), linear)
+
+
+def _awq_fp8(parts: Parts, linear: Written) -> Floats:
+    """Bring scales into the range of FP8, where loaders round them to float16, and back."""
+    second = parts["weights_scaling_factor_2"].reshape(-1)[0]
+    scale = (parts["weights_scaling_factor"].astype(np.float32) / second).astype(np.float16)
+    return _grouped(_unpacked(parts["weight"]), scale.astype(np.float32) * second, None, linear)
 
 
 def _gptq(parts: Parts, linear: Written) -> Floats:
@@ -111,6 +116,13 @@ def _by_row(weight: Array, scale: Array) -> Floats:
     return result
 
 
+def _unpacked(weight: Array) -> Array:
+    packed = weight.view(np.uint8)
+    codes = np.empty((2 * packed.shape[0], packed.shape[1]), np.int8)
+    codes[0::2], codes[1::2] = _signed(packed & 15), _signed(packed >> 4)
+    return codes
+
+
 def _signed(nibbles: Array) -> Array:
     return (nibbles.astype(np.int8) ^ np.int8(8)) - np.int8(8)
 
@@ -128,7 +140,7 @@ def _steps_per_unit(linear: Written) -> np.float32:
 def _of_fp8(linear: Written) -> Activation:
     step = linear.part("activation_scaling_factor")
     assert step is not None  # noqa: S101 - verified with the scheme
-    return Activation(Grid.FP8, float(step[0]))
+    return Activation(Grid.FP8, float(step[0]), linear.part("prequant_scaling_factor"))
 
 
 def _of_fp8_rows(linear: Written) -> Activation:
@@ -170,6 +182,7 @@ _WEIGHTS: dict[str | None, Callable[[Parts, Written], Floats]] = {
     **dict.fromkeys(_PLUGINS, _smoothed),
     "W8A8_SQ_PER_CHANNEL": _qdq,
     "W4A16_AWQ": _awq,
+    "W4A8_AWQ": _awq_fp8,
     "W4A16_GPTQ": _gptq,
 }
 _ACTIVATIONS: dict[str | None, Callable[[Written], Any]] = {
@@ -178,4 +191,5 @@ _ACTIVATIONS: dict[str | None, Callable[[Written], Any]] = {
     **dict.fromkeys(_PLUGINS, _of_smoothed),
     "W8A8_SQ_PER_CHANNEL": _of_qdq,
     "W4A16_AWQ": _of_awq,
+    "W4A8_AWQ": _of_fp8,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,7 +33,7 @@ class Judged:
     algorithm: str | None = None
     kv_cache: str | None = None
     weight_errors: Mapping[str, float] = field(default_factory=dict)
-    layers: Any = None
+    layers: Callable[[Tokens], list[Floats]] | None = None
     """Gives what each layer hands on; None for an executor that does not show it."""
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.mapping import MappedTensor
+from trtkit.checkpoint.progress import Progress
 from trtkit.checkpoint.storage.storage import PLAIN
 from trtkit.errors import InputError
 from trtkit.quantize.gate.activation import rounded, treat
@@ -20,8 +22,6 @@ from trtkit.quantize.gate.tensors import Candidate, weight_errors
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-Loaded = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def load_source(source: HfCheckpoint, *, dtype: str) -> TorchExecutor:
 
 
 def load_candidate(
-    candidate: Candidate, *, dtype: str, progress: Loaded
+    candidate: Candidate, *, dtype: str, progress: Progress
 ) -> tuple[TorchExecutor, Mapping[str, float]]:
     """Load a checkpoint as the engine would compute it; return the errors of its weights too.
 
@@ -86,6 +86,7 @@ def load_candidate(
     """
     import torch
 
+    sizes = [4 * math.prod(mapped.target.shape) for mapped in candidate.mapped]
     weights: dict[str, Tensor] = {}
     errors: dict[str, float] = {}
     for number, mapped in enumerate(candidate.mapped, 1):
@@ -93,7 +94,7 @@ def load_candidate(
         errors.update(weight_errors(candidate, mapped, found))
         for tensor in found:
             weights[tensor.name] = torch.from_numpy(tensor.values).to(getattr(torch, dtype))
-        progress(number, len(candidate.mapped))
+        progress("dequantize", sum(sizes[:number]), sum(sizes))
     untied = {"tie_word_embeddings": False}
     model = _load(candidate.source, None, dtype=dtype, state_dict=weights, config_changes=untied)
     _treat_inputs(model, candidate)

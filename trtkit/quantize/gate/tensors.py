@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,12 +58,9 @@ class Candidate:
         """
         if problems := verify(checkpoint.folder):
             raise ContractError(problems)
-        path = checkpoint.folder / CHECKPOINT_CONFIG
-        differing = _differences(read_config(checkpoint.config, path=path), source.config)
-        if differing:
-            message = f"was not made from {source.folder}: {', '.join(differing)} differ"
-            raise InputError(message, path=path, hint=_SOURCE)
+        check_same_model(checkpoint.config, source, path=checkpoint.folder / CHECKPOINT_CONFIG)
         mapped = map_tensors(source.config, source.tensors, file=str(source.folder), storage=source.storage)
+        _check_excluded(checkpoint, mapped)
         layout = Layout(source.config, str(checkpoint.config["dtype"]), checkpoint.parallelism)
         return cls(checkpoint, source, tuple(mapped), layout)
 
@@ -189,6 +188,26 @@ def _norm_before(candidate: Candidate, linear: Written) -> MappedTensor | None:
     return next((tensor for tensor in candidate.mapped if tensor.target.name == wanted), None)
 
 
-def _differences(one: ModelConfig, other: ModelConfig) -> list[str]:
+def check_same_model(content: Mapping[str, Any], source: HfCheckpoint, *, path: Path) -> None:
+    """Make sure that a TensorRT-LLM ``config.json``, the one at ``path``, describes the source's model.
+
+    Raises:
+        InputError: It describes another one.
+    """
+    built = read_config(content, path=path)
     names = [field.name for field in fields(ModelConfig) if field.name not in _NOT_IN_CHECKPOINT]
-    return [name for name in names if getattr(one, name) != getattr(other, name)]
+    differing = [name for name in names if getattr(built, name) != getattr(source.config, name)]
+    if differing:
+        message = f"was not made from {source.folder}: {', '.join(differing)} differ"
+        raise InputError(message, path=path, hint=_SOURCE)
+
+
+def _check_excluded(checkpoint: TrtllmCheckpoint, mapped: Sequence[MappedTensor]) -> None:
+    """Refuse linear layers that an engine would leave alone: nothing in their tensors says so."""
+    patterns = (checkpoint.config.get("quantization") or {}).get("exclude_modules") or ()
+    modules = [each.target.name.removesuffix(".weight") for each in mapped if each.target.rule.is_linear]
+    excluded = [name for name in modules if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if excluded:
+        message = f"quantization.exclude_modules names {excluded[0]}, which the gate would take for quantized"
+        hint = "leave exclude_modules to the loader's own list"
+        raise InputError(message, path=checkpoint.folder / CHECKPOINT_CONFIG, hint=hint)

@@ -1,0 +1,87 @@
+"""`trtkit plan` as people and programs use it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.plan.published import FOLDER
+from trtkit.cli import app
+from trtkit.errors import ContractError, InputError
+
+CONFIG = str(FOLDER / "llama-3.1-8b.json")
+CONTRACT = """
+name: t
+model: {source: ./absent}
+quantization: {weights: fp8, kv_cache: fp8}
+engine: {backend: tensorrt, gpu: h100-sxm}
+classes: {a: {priority: 1, ttft_ms: 1000, tpot_ms: 40, max_prompt_tokens: 2000}}
+"""
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, ["plan", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_a_configuration_alone_is_planned():
+    document = json.loads(run(CONFIG, "--gpu", "h200", "--weights", "fp8", "--output", "json").stdout)
+    plan = document["plan"]
+    assert (plan["backend"], plan["gpu"]) == ("tensorrt", "h200")
+    assert plan["memory"]["weights_bytes"] > 9e9
+
+
+def test_a_configuration_alone_is_planned_for_the_cpu_too():
+    assert "decode" in run(FOLDER / "smollm2-135m.json").stdout
+
+
+def test_a_contract_is_planned_without_its_weights(tmp_path):
+    contract = tmp_path / "c.yaml"
+    contract.write_text(CONTRACT)
+    text = run(contract, "--config", CONFIG, "--tp", "2").stdout
+    assert "2 x H100 SXM" in text
+    assert "class a" in text
+    with pytest.raises(InputError) as caught:
+        run(contract)
+    assert "--config" in caught.value.hint
+
+
+def test_problems_name_the_contracts_lines(tmp_path):
+    contract = tmp_path / "c.yaml"
+    contract.write_text(CONTRACT.replace("h100-sxm", "a100-80"))
+    with pytest.raises(ContractError) as caught:
+        run(contract, "--config", CONFIG)
+    assert {(each.key, each.line) for each in caught.value.problems} == {
+        ("quantization.weights", 4),
+        ("quantization.kv_cache", 4),
+    }
+
+
+def test_questions_have_answers():
+    solved = json.loads(run(CONFIG, "--gpu", "l4", "--solve", "max_batch_size", "--output", "json").stdout)
+    assert solved["plan"]["limits"]["max_batch_size"] == solved["solution"]["max_batch_size"] > 0
+    with pytest.raises(InputError, match="nothing solves"):
+        run(CONFIG, "--gpu", "l4", "--solve", "happiness")
+
+
+def test_a_comparison_is_text_or_a_page(tmp_path):
+    page = tmp_path / "page.html"
+    text = run(CONFIG, "--compare", "--html", page, "--prompt-tokens", 1000, "--output-tokens", 200).stdout
+    assert "h200" in text
+    assert "<svg" in page.read_text()
+    with pytest.raises(InputError, match="draws a comparison"):
+        run(CONFIG, "--html", page)
+
+
+def test_the_catalog_is_listed():
+    assert "rtx-pro-6000" in run(CONFIG, "--gpu", "list").stdout
+
+
+def test_a_measurement_is_taken_from_a_file(tmp_path):
+    file = tmp_path / "speed.json"
+    file.write_text(json.dumps({"source": "a run", "prefill_ms": [1, 0.1, 0], "step_ms": [9, 0, 0]}))
+    assert "measured on this engine: a run" in run(CONFIG, "--gpu", "h200", "--calibration", file).stdout

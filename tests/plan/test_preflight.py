@@ -1,0 +1,204 @@
+"""Every check fires for what it is about, with its key and a fix, and for nothing that is right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.plan.published import published
+from trtkit.catalog.parallel import Parallelism
+from trtkit.errors import ContractError, Severity
+from trtkit.plan import Machine, make_plan
+from trtkit.plan.check import Check
+from trtkit.plan.checks import CHECKS
+from trtkit.plan.preflight import GPU_CHECKS
+from trtkit.plan.preflight.ranks import untiled
+from trtkit.plan.resolve import outline
+
+MACHINE = Machine(cores=2, memory_bytes=None)
+BY_NAME = {check.name: check for check in (*CHECKS, *GPU_CHECKS)}
+FLAGS = "engine.build_flags"
+ENGINE = {"backend": "tensorrt", "gpu": "h100-sxm"}
+
+
+def case(check, key, model="llama-3.1-8b", weights="none", kv_cache="auto", **sections):
+    """Name a check and the contract that it is for: keys of ``engine``, or whole sections."""
+    engine = ENGINE | {
+        name: value for name, value in sections.items() if name not in ("classes", "model_section")
+    }
+    engine["kv_cache"] = engine.pop("pool", {})
+    raw = {"engine": engine, "quantization": {"weights": weights, "kv_cache": kv_cache}}
+    raw |= {"classes": sections["classes"]} if "classes" in sections else {}
+    raw |= {"model": sections["model_section"]} if "model_section" in sections else {}
+    return pytest.param(check, key, model, raw, id=f"{check}-{key.rpartition('.')[2]}")
+
+
+SPECULATION = {"speculative_decoding_mode": "eagle"}
+CASES = [
+    case("line_has_architecture", "engine.trtllm", "qwen3-8b", trtllm="0.21"),
+    case("dtype_has_kernel", "model.dtype", model_section={"source": "x", "dtype": "float32"}),
+    case("window_is_set_at_run_time", "model.source", "gemma-2-9b"),
+    case("formats_run_on_gpu", "quantization.weights", weights="fp8", gpu="a100-80"),
+    case("formats_run_on_gpu", "quantization.kv_cache", kv_cache="int8", gpu="b200"),
+    case("formats_are_proven", "quantization.weights", weights="int8-sq", gpu="rtx-5090"),
+    case("smoothquant_knows_norms", "quantization.weights", "qwen3-8b", weights="int8-sq"),
+    case("fp8_kv_suits_model", "quantization.kv_cache", "qwen2.5-7b", weights="fp8", kv_cache="fp8"),
+    case("products_keep_pace_with_memory", "quantization.weights", weights="int8-wo"),
+    case("layers_fill_tiles", "engine.tensor_parallel", "llama-2-7b", weights="int4-awq", tensor_parallel=4),
+    case("fp8_layers_are_aligned", "engine.tensor_parallel", "llama-2-7b", weights="fp8", tensor_parallel=32),
+    case("ranks_fit_a_node", "engine.tensor_parallel", "llama-3.3-70b", tensor_parallel=16),
+    case("kv_heads_are_not_repeated", "engine.tensor_parallel", "llama-3.3-70b", tensor_parallel=16),
+    case("prompt_fits_step", "engine.limits.max_num_tokens", chunked_context=False,
+         limits={"max_input_len": 4096, "max_num_tokens": 2048}),
+    case("pool_leaves_something", "engine.kv_cache.memory_fraction", pool={"memory_fraction": 1}),
+    case("groups_fill_rows", "quantization.group_size", "llama-2-7b", weights="int4-awq", tensor_parallel=4,
+         backend="llmapi"),
+    case("step_holds_beams", "engine.limits.max_num_tokens",
+         limits={"max_beam_width": 8, "max_batch_size": 256, "max_num_tokens": 1024}),
+    case("step_is_whole_blocks", "engine.limits.max_num_tokens", limits={"max_num_tokens": 1000}),
+    case("step_stays_within_tensors", "engine.limits.max_num_tokens", limits={"max_num_tokens": 20000}),
+    case("logits_are_small", "engine.limits.max_batch_size",
+         limits={"max_beam_width": 8, "max_batch_size": 2048, "max_num_tokens": 16384}),
+    case("reuse_and_chunks_work", "engine.kv_cache.enable_block_reuse", kv_cache="int8"),
+    case("reuse_and_chunks_work", "engine.chunked_context", weights="int4-awq", kv_cache="fp8"),
+    case("pool_holds_batch", "engine.limits.max_batch_size", gpu="l4"),
+    case("flags_are_for_engines", FLAGS, backend="llmapi", build_flags={"workers": 1}),
+    case("flags_are_known", f"{FLAGS}.gem_plugin", build_flags={"gem_plugin": "auto"}),
+    case("flags_are_known", f"{FLAGS}.enable_xqa", build_flags={"enable_xqa": "enable"}),
+    case("flags_are_known", f"{FLAGS}.max_batch_size", build_flags={"max_batch_size": 8}),
+    case("flags_are_known", f"{FLAGS}.auto_parallel", build_flags={"auto_parallel": 2}),
+    case("flags_are_known", f"{FLAGS}.norm_quant_fusion", build_flags={"norm_quant_fusion": "enable"}, trtllm="0.17"),
+    case("flags_take_values", f"{FLAGS}.context_fmha", build_flags={"context_fmha": True}),
+    case("flags_take_values", f"{FLAGS}.workers", build_flags={"workers": "two"}),
+    case("flags_agree", f"{FLAGS}.gather_context_logits",
+         build_flags={"gather_context_logits": True, "max_draft_len": 4}),
+    case("flags_agree", f"{FLAGS}.opt_num_tokens", build_flags={"multiple_profiles": "enable", "opt_num_tokens": 64}),
+    case("flags_agree", f"{FLAGS}.streamingllm", build_flags={"streamingllm": "enable"}),
+    case("flags_agree", f"{FLAGS}.pp_reduce_scatter", build_flags={"pp_reduce_scatter": "enable"}),
+    case("flags_agree", f"{FLAGS}.kv_cache_type", build_flags={"kv_cache_type": "disabled"}),
+    case("flags_agree", f"{FLAGS}.lora_plugin", build_flags={"lora_plugin": "auto"}),
+    case("flags_agree", f"{FLAGS}.fast_build", weights="int8-wo", build_flags={"fast_build": True}),
+    case("flags_agree", f"{FLAGS}.gemm_swiglu_plugin", build_flags={"gemm_swiglu_plugin": "fp8"}),
+    case("flags_agree", f"{FLAGS}.low_latency_gemm_plugin", gpu="b200", build_flags={"low_latency_gemm_plugin": "fp8"}),
+    case("flags_agree", f"{FLAGS}.speculative_decoding_mode", build_flags=SPECULATION, limits={"max_batch_size": 513}),
+    case("flags_agree", f"{FLAGS}.max_draft_len", build_flags=SPECULATION | {"max_draft_len": 300}),
+    case("flags_agree", f"{FLAGS}.speculative_decoding_mode", limits={"max_beam_width": 2},
+         build_flags={"speculative_decoding_mode": "medusa"}),
+    case("gemm_plugin_suits_format", f"{FLAGS}.gemm_plugin", weights="fp8", build_flags={"gemm_plugin": "auto"}),
+    case("engine_can_be_served_as_built", f"{FLAGS}.strip_plan", build_flags={"strip_plan": True}),
+    case("engine_can_be_served_as_built", f"{FLAGS}.weight_streaming",
+         build_flags={"weight_streaming": True, "gemm_plugin": "auto"}),
+    case("timing_cache_has_a_place", f"{FLAGS}.output_timing_cache", build_flags={"output_timing_cache": "a.cache"}),
+    case("workers_have_ranks", f"{FLAGS}.workers", build_flags={"workers": 4}),
+    case("promises_can_be_kept", "classes.a.ttft_ms", classes={"a": {"priority": 1, "ttft_ms": 1}}),
+    case("promises_can_be_kept", "classes.a.tpot_ms", classes={"a": {"priority": 1, "tpot_ms": 0.5}}),
+    case("memory_holds_all", "engine.limits", "llama-3.3-70b"),
+    case("sequence_fits_model", "engine.limits.max_seq_len", "llama-2-7b", limits={"max_seq_len": 5000}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "key", "model", "raw"), CASES)
+def test_a_check_finds_what_it_is_about(contract_with, name, key, model, raw):
+    contract, config = contract_with(**raw), published(model)
+    found = BY_NAME[name](contract, config, outline(contract, config, MACHINE))
+    assert key in [problem.key for problem in found]
+    assert all(problem.hint and problem.severity is BY_NAME[name].severity for problem in found)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "key"),
+    [
+        ("head_size_has_kernel", {"head_size": 100}, "model.source"),
+        ("head_size_is_common", {"head_size": 88}, "model.source"),
+    ],
+)
+def test_heads_need_kernels(contract_with, name, changes, key):
+    model, contract = replace(published("llama-3.1-8b"), **changes), contract_with(engine=ENGINE)
+    assert [each.key for each in BY_NAME[name](contract, model, outline(contract, model, MACHINE))] == [key]
+
+
+@pytest.mark.parametrize(
+    ("quantization", "name"),
+    [
+        ({"weights": "int4-awq", "group_size": 256}, "group_size_has_kernel"),
+        ({"weights": "w4a8-awq", "group_size": 64}, "group_size_has_kernel"),
+        ({"weights": "fp8", "group_size": 64}, "group_size_has_kernel"),
+        ({"weights": "int8-wo", "fallback": ["fp8"], "gate": {}}, "fallbacks_run_on_gpu"),
+    ],
+)
+def test_formats_are_checked_with_all_their_keys(contract_with, quantization, name):
+    contract = contract_with(engine=ENGINE | {"gpu": "a100-80"}, quantization=quantization)
+    model = published("llama-3.1-8b")
+    assert BY_NAME[name](contract, model, outline(contract, model, MACHINE))
+
+
+def test_every_gpu_check_has_a_case():
+    named = {each.values[0] for each in CASES}
+    named |= {"head_size_has_kernel", "head_size_is_common", "group_size_has_kernel", "fallbacks_run_on_gpu"}
+    assert {check.name for check in GPU_CHECKS} <= named
+
+
+@pytest.mark.parametrize("check", GPU_CHECKS, ids=lambda check: check.name)
+def test_nothing_is_found_where_all_is_right(contract_with, check: Check):
+    contract = contract_with(
+        engine=ENGINE | {"limits": {"max_batch_size": 64, "max_seq_len": 4096}},
+        quantization={"weights": "fp8", "kv_cache": "fp8"},
+    )
+    model = published("llama-3.1-8b")
+    assert check(contract, model, outline(contract, model, MACHINE)) == []
+
+
+def test_all_problems_come_at_once_even_beside_a_division_that_cannot_be(contract_with):
+    engine = ENGINE | {"gpu": "a100-80", "tensor_parallel": 3, "build_flags": {"nope": 1}}
+    contract = contract_with(engine=engine, quantization={"weights": "fp8", "kv_cache": "fp8"})
+    with pytest.raises(ContractError) as caught:
+        make_plan(contract, published("llama-3.1-8b"), MACHINE)
+    keys = {problem.key for problem in caught.value.problems}
+    assert keys == {
+        "engine.tensor_parallel", "quantization.weights", "quantization.kv_cache", "engine.build_flags.nope",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("engine", "key"),
+    [
+        ({"backend": "tensorrt"}, "engine.gpu"),
+        ({"backend": "tensorrt", "gpu": "h100"}, "engine.gpu"),
+        ({"backend": "tensorrt", "gpu": "h200", "trtllm": "1.3"}, "engine.trtllm"),
+        ({"backend": "llmapi", "gpu": "h200", "trtllm": "0.21"}, "engine.trtllm"),
+        ({"backend": "rtx", "gpu": "rtx-5090", "trtllm": "1.2"}, "engine.trtllm"),
+        ({"backend": "rtx", "gpu": "rtx-5090", "tensor_parallel": 2}, "engine.tensor_parallel"),
+        ({"backend": "tensorrt", "gpu": "h200", "threads": 4}, "engine.threads"),
+        ({"backend": "cpu", "build_flags": {"workers": 1}}, "engine.build_flags"),
+        ({"backend": "cpu", "trtllm": "1.2"}, "engine.trtllm"),
+        ({"backend": "cpu", "chunked_context": False}, "engine.chunked_context"),
+        ({"backend": "cpu", "limits": {"max_beam_width": 2}}, "engine.limits.max_beam_width"),
+        ({"backend": "cpu", "kv_cache": {"max_bytes": 5}}, "engine.kv_cache.max_bytes"),
+    ],
+)
+def test_a_target_that_cannot_be_is_refused_by_its_key(contract_with, engine, key):
+    with pytest.raises(ContractError) as caught:
+        make_plan(contract_with(engine=engine), published("llama-3.1-8b"), MACHINE)
+    assert [problem.key for problem in caught.value.problems if problem.severity is Severity.ERROR] == [key]
+    assert all(problem.hint for problem in caught.value.problems)
+
+
+# Computed from the published shapes; heads and widths divide for all of 1, 2, 4 and 8 ranks unless noted.
+@pytest.mark.parametrize(
+    ("name", "tile", "fits"),
+    [
+        ("llama-2-7b", 64, (1, 2, 4)),
+        ("llama-2-7b", 128, (1, 2)),
+        ("llama-3.1-8b", 128, (1, 2, 4, 8)),
+        ("llama-3.3-70b", 128, (1, 2, 4, 8)),
+        ("llama-3.2-1b", 128, (1, 2, 4, 8)),
+        ("qwen3-8b", 128, (1, 2, 4, 8)),
+        ("qwen2.5-7b", 64, (1, 2, 4)),
+        ("qwen2.5-7b", 128, (1, 2, 4)),
+    ],
+)
+def test_layers_fill_tiles_at_the_sizes_that_are_known(name, tile, fits):
+    model = published(name)
+    sizes = [tp for tp in (1, 2, 4, 8) if model.num_heads % tp == 0]
+    assert tuple(tp for tp in sizes if not untiled(model, Parallelism(tp), tile)) == fits
