@@ -8,7 +8,7 @@
 # One test wants NVIDIA's exporter of TensorRT Edge-LLM, which needs an environment of its own (1.8 GB):
 #   make edgellm-env      once; then make test ARGS=tests/edgellm
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types format bench-convert edgellm-env silicon silicon-env clean help
+.PHONY: demo test lint types format bench bench-convert bench-decision bench-sim edgellm-env silicon silicon-env clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -45,6 +45,15 @@ format: $(VENV)/.dev
 
 bench-convert: $(VENV)/.dev
 	$(BIN)/python tests/bench/bench_convert.py $(ARGS)
+
+# What the proxy's policy is worth in a model of engines, and what one decision costs.
+bench: bench-decision bench-sim
+
+bench-decision: $(VENV)/.dev
+	$(BIN)/python tests/bench/bench_decision.py $(ARGS)
+
+bench-sim: $(VENV)/.dev
+	$(BIN)/python tests/bench/bench_sim.py $(ARGS)
 
 edgellm-env: $(EDGELLM)/.done
 

@@ -29,6 +29,8 @@ VERBS = (
     "up",
     "doctor",
     "export",
+    "simulate",
+    "explain",
 )
 
 

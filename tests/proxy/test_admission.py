@@ -56,7 +56,7 @@ def test_a_prompt_larger_than_the_prefill_zone_starts_when_the_zone_is_empty():
 def test_kv_is_reserved_in_whole_blocks():
     gate = admission(kv=128, slots=9)
     gate.offer(request("a", prompt=30, output=3), 0)
-    assert gate.ledger.kv_tokens == 64
+    assert gate.backends[0].ledger.kv_tokens == 64
 
 
 def test_what_can_never_fit_is_refused_for_good():
@@ -159,7 +159,7 @@ def test_the_inter_token_limit_restarts_at_each_token_without_new_timers():
     for n in range(1, 600):
         gate.token("a", n * 0.125)
         assert gate.expire(n * 0.125) == []
-        assert len(gate._timers) <= 2
+        assert len(gate._timers._entries) <= 2
     assert gate.expire(76.8) == []
     assert gate.expire(76.875) == [Abort("a", Reason.INTER_TOKEN_TIMEOUT)]
 
@@ -170,7 +170,7 @@ def test_an_aborted_request_keeps_its_share_until_the_engine_ends_it():
     gate.offer(request("b"), 0)
     assert gate.expire(1.0) == [Abort("a", Reason.DEADLINE)]
     assert gate.count("p1", State.CANCELLING) == 1
-    assert gate.ledger.decode_slots == 1
+    assert gate.backends[0].ledger.decode_slots == 1
     assert gate.cancel("a", 1.5) == []
     assert ids(gate.finish("a", 2.0)) == ["b"]
     assert gate.count("p1", State.CANCELLING) == 0

@@ -101,7 +101,20 @@ async def test_names_units_and_labels_are_fixed(front):
     families = list(text_string_to_metric_families(await front.scrape()))
     assert all(family.name.startswith("trtkit_proxy_") and family.documentation for family in families)
     labels = {key for family in families for sample in family.samples for key in sample.labels}
-    assert labels == {"model", "class", "outcome", "reason", "dimension", "zone", "le"}
+    assert labels == {
+        *(
+            "model",
+            "class",
+            "outcome",
+            "reason",
+            "dimension",
+            "zone",
+            "le",
+            "constraint",
+            "bucket",
+            "suspicion",
+        )
+    }
     assert {family.name for family in families if family.type == "histogram"} == {
         "trtkit_proxy_time_to_first_token_seconds",
         "trtkit_proxy_time_per_output_token_seconds",

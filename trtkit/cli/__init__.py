@@ -16,6 +16,7 @@ try:
         calibrate,
         checkpoint,
         doctor,
+        explain,
         export,
         gate,
         inspect,
@@ -23,6 +24,7 @@ try:
         proxy,
         repo,
         serve,
+        simulate,
         up,
         verify,
     )
@@ -59,7 +61,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (plan, calibrate, checkpoint, verify, inspect, gate, build, repo, serve, proxy, up, doctor):
+_VERBS = (
+    *(plan, calibrate, checkpoint, verify, inspect, gate, build, repo, serve),
+    *(proxy, up, simulate, explain, doctor),
+)
+for verb in _VERBS:
     verb.register(app)
 app.add_typer(cache.app, name="cache")
 app.add_typer(export.app, name="export")

@@ -19,6 +19,9 @@ def proxy(
     contract: ContractArgument,
     upstream: Annotated[str, typer.Option(metavar="HOST:PORT", help="gRPC address of Triton.")],
     overrides: SetOption = [],  # noqa: B006
+    engine_metrics: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Metrics of Triton, to notice its other clients.")
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 9001,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 9002,
@@ -41,6 +44,7 @@ def proxy(
         plan,
         upstream=upstream,
         tokenizer=need_tokenizer(source),
+        engine_metrics=engine_metrics,
         host=host,
         grpc_port=grpc_port,
         metrics_port=metrics_port,

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trtkit.contract.formats import BackendName, DType, KvCacheFormat, WeightFormat
+from trtkit.contract.scheduling import OnInfeasible, Order
 
 Milliseconds = Annotated[float, Field(gt=0, le=86_400_000, allow_inf_nan=False)]
 Tokens = Annotated[int, Field(ge=1)]
@@ -157,7 +158,7 @@ class Timeouts(_Section):
     """Hard ends of a request. Each is its own clock; when one runs out the request is cancelled upstream."""
 
     queue_ms: Milliseconds | None = None
-    """Longest wait in the proxy's queue; left out, the TTFT promise (waiting longer has already broken it)."""
+    """Longest wait in the proxy's queue; left out, the TTFT promise where ``on_infeasible`` is ``reject``."""
     first_token_ms: Milliseconds | None = None
     """From arrival to first token."""
     inter_token_ms: Milliseconds | None = None
@@ -184,7 +185,9 @@ class ServiceClass(_Section):
     default_output_tokens: Tokens = 128
     """``max_tokens`` of a request that names none."""
     sheddable: bool = False
-    """May be dropped from the queue to make room for a more urgent class."""
+    """May be dropped from the queue to make room for a more urgent class, or stopped before its first token."""
+    on_infeasible: Annotated[OnInfeasible, Field(strict=False)] = OnInfeasible.REJECT
+    """What becomes of a request whose first token cannot come in time."""
     timeouts: Timeouts = Timeouts()
 
     @property
@@ -194,8 +197,10 @@ class ServiceClass(_Section):
 
     @property
     def queue_limit_ms(self) -> float | None:
-        """Effective limit of the wait in the queue."""
-        return self.timeouts.queue_ms if self.timeouts.queue_ms is not None else self.ttft_ms
+        """Effective limit of the wait in the queue; a class that is served late as well has none of itself."""
+        if self.timeouts.queue_ms is not None:
+            return self.timeouts.queue_ms
+        return self.ttft_ms if self.on_infeasible is OnInfeasible.REJECT else None
 
     @property
     def inter_token_limit_ms(self) -> float:
@@ -225,7 +230,30 @@ class Admission(_Section):
     max_queue: Annotated[int, Field(ge=1, le=1_000_000)] = 512
     """Requests that may wait; less urgent ones take no place from more urgent ones."""
     starvation_ms: Milliseconds = 30_000.0
-    """A request that waited this long goes before every band: the bound that strict priority cannot break."""
+    """A request that waited this long goes before every band, within ``minimum_share``: nobody waits for ever."""
+    holdback: Annotated[tuple[Fraction, ...], Field(min_length=1, max_length=16, strict=False)] = (
+        1.0,
+        0.9,
+        0.6,
+    )
+    """Share of each zone that a band may fill: the first is the most urgent band's, the last the least urgent one's."""
+    order: Annotated[Order, Field(strict=False)] = Order.HYBRID
+    """Who of one tenant's requests in a band goes first."""
+    prefill_ms: Milliseconds = 100.0
+    """Prefill work in flight per engine, at least one and a half engine steps."""
+    refusal_margin: Annotated[float, Field(ge=1, le=10, allow_inf_nan=False)] = 1.2
+    """Factor on the predicted prefill time before a request is refused because its first token would come too late."""
+    feedback: bool = True
+    """Send fewer prompt tokens at once while promises are missed at the engine."""
+    skip_ahead: Annotated[int, Field(ge=0, le=1000)] = 8
+    """Smaller requests that may pass one of their band that does not fit yet."""
+    minimum_share: Annotated[float, Field(ge=0.01, le=0.5, allow_inf_nan=False)] = 0.05
+    """Share of the prompt tokens for who has starved, and for the least urgent band that may not be shed, whatever
+    waits above."""
+    length_buckets: Annotated[tuple[Tokens, ...], Field(max_length=8, strict=False)] = (2048, 8192, 32768)
+    """Upper ends of the prompt lengths that are told apart in metrics and decisions."""
+    long_prompt_tokens: Tokens | None = None
+    """Longer prompts go to a pool of their own, where there are engines for one."""
 
 
 class Contract(_Section):

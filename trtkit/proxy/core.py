@@ -6,15 +6,17 @@ import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
 from trtkit.proxy.admission import Admission
 from trtkit.proxy.config import ProxyConfig
+from trtkit.proxy.decisions import DecisionLog, as_json
 from trtkit.proxy.gate import Gate
 from trtkit.proxy.metrics import Metrics
+from trtkit.proxy.sensor import Sensor
 from trtkit.proxy.upstream import Upstream
 from trtkit.proxy.wire.prompt import PromptCounter
 
@@ -35,6 +37,9 @@ class Core:
         self.counter = PromptCounter.load(config.tokenizer)
         self.metrics = Metrics(config.classes, registry)
         self.metrics.watch(admission)
+        self.decisions = DecisionLog(self.metrics.decided)
+        address = config.engine_metrics
+        self.sensor = None if address is None else Sensor(address, self.gate.observe)
         self.draining = False
         self.live: set[Exchange] = set()
         self.streams: set[ClientStream] = set()
@@ -45,6 +50,11 @@ class Core:
     def new_id(self) -> str:
         """Return an id that no other request at this Triton has, whoever sent it."""
         return f"tk-{self._prefix}-{next(self._serial)}"
+
+    def explain(self, request_id: str) -> Mapping[str, Any] | None:
+        """Return the record of a recent decision."""
+        record = self.decisions.find(request_id)
+        return None if record is None else as_json(record)
 
     async def ready(self) -> bool:
         """Tell whether requests can be served: Triton is ready and the proxy stays."""

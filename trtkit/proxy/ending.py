@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from trtkit.conventions import (
     CLASS_TRAILER,
     CLIPPED_TRAILER,
+    CONSTRAINT_TRAILER,
     DEADLINE_TRAILER,
+    PREDICTED_TRAILER,
     PUSHBACK_TRAILER,
     QUEUE_TRAILER,
     REASON_TRAILER,
+    RELEGATED_TRAILER,
+    REQUEST_ID_TRAILER,
 )
 from trtkit.errors import TrtkitError
-from trtkit.proxy.admission import FIXED_PUSHBACK_MS, Reason
+from trtkit.proxy.admission import FIXED_PUSHBACK_MS, Reason, Record
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -47,12 +51,19 @@ class Refusal(TrtkitError):  # noqa: N818 - an answer, not an accident
     """A request is answered before it has produced anything."""
 
     def __init__(
-        self, reason: Reason, detail: str = "", *, pushback_ms: int | None = None, code: str = ""
+        self,
+        reason: Reason,
+        detail: str = "",
+        *,
+        pushback_ms: int | None = None,
+        code: str = "",
+        record: Record | None = None,
     ) -> None:
         super().__init__(detail or reason.text)
         if pushback_ms is None:
             pushback_ms = FIXED_PUSHBACK_MS.get(reason.retry)
         self.ending = Ending(reason, detail, pushback_ms, code)
+        self.record = record
 
 
 @dataclass
@@ -63,6 +74,7 @@ class Facts:
     queue_s: float | None = None
     deadline_s: float = math.inf
     clipped_to: int | None = None
+    record: Record | None = None
 
     def trailers(self, ending: Ending) -> Metadata:
         """Return the trailing metadata of a request's status."""
@@ -72,9 +84,22 @@ class Facts:
             (QUEUE_TRAILER, None if self.queue_s is None else round(1000 * self.queue_s)),
             (DEADLINE_TRAILER, None if self.deadline_s == math.inf else round(1000 * self.deadline_s)),
             (CLIPPED_TRAILER, self.clipped_to),
+            *self._decision(),
             (PUSHBACK_TRAILER, ending.pushback_ms),
         ]
         return tuple((name, str(value)) for name, value in facts if value is not None)
+
+    def _decision(self) -> list[tuple[str, object]]:
+        record = self.record
+        if record is None:
+            return []
+        known = record.predicted_ttft_s < math.inf
+        return [
+            (REQUEST_ID_TRAILER, record.id),
+            (CONSTRAINT_TRAILER, record.constraint.value),
+            (PREDICTED_TRAILER, round(1000 * record.predicted_ttft_s) if known else None),
+            (RELEGATED_TRAILER, "true" if record.relegated else None),
+        ]
 
 
 @dataclass(frozen=True)
@@ -88,3 +113,5 @@ class Caller:
     """End of the client's call on the proxy's clock, or infinity."""
     grpc_errors: bool
     """Whether the client wants errors as the status of its stream."""
+    tenant: str = ""
+    """Who shares its band's turns as one."""

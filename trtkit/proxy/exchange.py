@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import grpc.aio
 
-from trtkit.proxy.admission import Reason
+from trtkit.proxy.admission import Reason, Record
 from trtkit.proxy.core import Core
 from trtkit.proxy.ending import OK, Caller, Ending, Facts, Refusal
 from trtkit.proxy.intake import add_default_output, choose_class, measure, to_request
@@ -68,6 +68,7 @@ class Exchange:
         try:
             ending = await self._serve(data, unary=unary)
         except Refusal as refusal:
+            self._note_decision(refusal.record)
             ending = refusal.ending
         except asyncio.CancelledError:
             ending = Ending(Reason.DRAINING)
@@ -126,6 +127,8 @@ class Exchange:
             arrival_s=self._timeline.arrival_s,
             client_s=client_s,
             streams=call.streams,
+            tenant=self._caller.tenant,
+            terms=config.terms[name],
         )
         self._max_tokens = size.max_tokens
         self.facts.clipped_to = size.max_tokens if size.clipped else None
@@ -134,9 +137,14 @@ class Exchange:
         if self._ending is not None:
             raise Refusal(self._ending.reason)
         self._entered = True
-        await core.gate.enter(request, self._abort)
+        self._note_decision(await core.gate.enter(request, self._abort))
         self._timeline.dispatched_s = core.clock()
         self.facts.queue_s = self._timeline.dispatched_s - self._timeline.arrival_s
+
+    def _note_decision(self, record: Record | None) -> None:
+        self.facts.record = record
+        if record is not None:
+            self._core.decisions.note(record, self.client_id)
 
     async def _relay(self, call: LlmRequest) -> Ending:
         if self._ending is not None:
@@ -194,9 +202,9 @@ class Exchange:
         now_s, timeline = self._core.clock(), self._timeline
         if timeline.first_token_s is None:
             timeline.first_token_s = now_s
-            self._core.gate.first_token(self._upstream_id)
+            self._core.gate.first_token(self._upstream_id, tokens)
         else:
-            self._core.gate.token(self._upstream_id)
+            self._core.gate.token(self._upstream_id, tokens)
         timeline.last_token_s = now_s
         timeline.tokens += tokens
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trtkit.proxy.admission import Abort, Admission, Decision, Dispatch, Reason, Request
+from trtkit.proxy.admission import Abort, Admission, Decision, Dispatch, EngineReport, Reason, Record, Request
 from trtkit.proxy.ending import Refusal
 
 Clock = Callable[[], float]
@@ -14,7 +15,7 @@ Clock = Callable[[], float]
 
 @dataclass
 class _Entry:
-    turn: asyncio.Future[None]
+    turn: asyncio.Future[Record | None]
     on_abort: Callable[[Reason], None]
 
 
@@ -35,10 +36,13 @@ class Gate:
         """
         if self.admission.would_refuse(priority):
             reason = Reason.QUEUE_FULL
-            raise Refusal(reason, pushback_ms=self.admission.pushback_ms(reason, priority, 0, self._clock()))
+            pushback_ms = self.admission.pushback_ms(reason, priority, 0, self._clock())
+            raise Refusal(reason, pushback_ms=_spread(pushback_ms))
 
-    async def enter(self, request: Request, on_abort: Callable[[Reason], None]) -> None:
+    async def enter(self, request: Request, on_abort: Callable[[Reason], None]) -> Record | None:
         """Wait for the request's turn; from then on ``on_abort`` may be called once, and ``leave`` must be.
+
+        Returns the record of the decision.
 
         Raises:
             Refusal: The request will not be served.
@@ -46,15 +50,16 @@ class Gate:
         turn = asyncio.get_running_loop().create_future()
         self._entries[request.id] = _Entry(turn, on_abort)
         self._apply(self.admission.offer(request, self._clock()))
-        await turn
+        record: Record | None = await turn
+        return record
 
-    def first_token(self, request_id: str) -> None:
-        """Note the first token."""
-        self._apply(self.admission.first_token(request_id, self._clock()))
+    def first_token(self, request_id: str, tokens: int) -> None:
+        """Note the first token, and those that came with it."""
+        self._apply(self.admission.first_token(request_id, self._clock(), tokens))
 
-    def token(self, request_id: str) -> None:
-        """Note a further token."""
-        self.admission.token(request_id, self._clock())
+    def token(self, request_id: str, tokens: int) -> None:
+        """Note further tokens."""
+        self.admission.token(request_id, self._clock(), tokens)
 
     def cancel(self, request_id: str, reason: Reason) -> None:
         """End a request early, wherever it is."""
@@ -65,6 +70,10 @@ class Gate:
         self._entries.pop(request_id)
         self._apply(self.admission.finish(request_id, self._clock()))
 
+    def observe(self, report: EngineReport | None) -> None:
+        """Take in what the engine says of itself."""
+        self._apply(self.admission.observe(0, report, self._clock()))
+
     def drain(self) -> None:
         """Refuse all that wait and all that come."""
         self._apply(self.admission.drain(self._clock()))
@@ -72,11 +81,12 @@ class Gate:
     def _apply(self, decisions: Iterable[Decision]) -> None:
         for decision in decisions:
             if isinstance(decision, Dispatch):
-                self._entries[decision.id].turn.set_result(None)
+                self._entries[decision.id].turn.set_result(decision.record)
             elif isinstance(decision, Abort):
                 self._entries[decision.id].on_abort(decision.reason)
             else:
-                refusal = Refusal(decision.reason, pushback_ms=decision.pushback_ms)
+                pushback_ms = _spread(decision.pushback_ms)
+                refusal = Refusal(decision.reason, pushback_ms=pushback_ms, record=decision.record)
                 self._entries.pop(decision.id).turn.set_exception(refusal)
         self._set_timer()
 
@@ -91,3 +101,10 @@ class Gate:
 
     def _expire(self) -> None:
         self._apply(self.admission.expire(self._clock()))
+
+
+def _spread(pushback_ms: int | None) -> int | None:
+    """Spread the times to come back by a fifth, so that those who were refused together do not come back together."""
+    if pushback_ms is None or pushback_ms < 0:
+        return pushback_ms
+    return round(pushback_ms * random.uniform(0.8, 1.2))  # noqa: S311 - no secret

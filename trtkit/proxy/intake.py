@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trtkit.contract.models import ServiceClass
 from trtkit.conventions import CLASS_HEADER
 from trtkit.plan.types import EngineLimits
-from trtkit.proxy.admission import Reason, Request, TimeLimits
+from trtkit.proxy.admission import NO_TERMS, Reason, Request, Terms, TimeLimits
 from trtkit.proxy.ending import Refusal
 from trtkit.proxy.wire.prompt import PromptCounter
 from trtkit.proxy.wire.request import LlmRequest
@@ -118,6 +118,8 @@ def to_request(
     arrival_s: float,
     client_s: float = math.inf,
     streams: bool,
+    tenant: str = "",
+    terms: Terms = NO_TERMS,
 ) -> Request:
     """Put together what admission judges."""
     return Request(
@@ -130,4 +132,7 @@ def to_request(
         limits=TimeLimits.of(promise, client_s=client_s, streams=streams),
         sheddable=promise.sheddable,
         streams=streams,
+        tenant=tenant,
+        # A request that does not stream shows no first token, so it is not held to a promise about it.
+        terms=terms if streams else replace(terms, ttft_s=math.inf),
     )

@@ -5,14 +5,14 @@ No label ever holds what a client sent: classes come from the contract, models a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from trtkit.contract.models import ServiceClass
 from trtkit.conventions import ENGINE_MODEL, METRIC_PREFIX, TEXT_MODELS
-from trtkit.proxy.admission import Admission, Outcome, Reason, State
+from trtkit.proxy.admission import Admission, Constraint, Ledger, Outcome, Reason, Record, State, Suspicion
 from trtkit.proxy.slo import Timeline, Verdict, judge, kept_all
 
 MODELS = (ENGINE_MODEL, *TEXT_MODELS)
@@ -29,6 +29,14 @@ _QUEUE_EDGES_S = f".0001 .001 .005 .01 .025 .05 .1 {_TOTAL_EDGES_S}"
 def _edges(listed_s: str, promised_ms: list[float | None]) -> list[float]:
     """Return bucket edges that include the promises, so that attainment can be read off exactly."""
     return sorted({*map(float, listed_s.split()), *(each / 1000 for each in promised_ms if each is not None)})
+
+
+def _suspects(admission: Admission, suspicion: Suspicion) -> float:
+    return float(any(backend.signal.suspicion is suspicion for backend in admission.backends))
+
+
+def _total(ledgers: Sequence[Ledger], name: str) -> float:
+    return float(sum(getattr(ledger, name) for ledger in ledgers))
 
 
 class Metrics:
@@ -71,6 +79,13 @@ class Metrics:
         self._goodput = self._counter(
             "goodput_requests", "Requests that kept every promise of their class.", "class"
         )
+        self._decisions = self._counter(
+            "decisions",
+            "Requests that admission sent or refused, by what bound them and by prompt length.",
+            "class",
+            "constraint",
+            "bucket",
+        )
         self._create_series()
 
     def observe(self, model: str, class_name: str, reason: Reason, timeline: Timeline) -> None:
@@ -90,9 +105,13 @@ class Metrics:
         if kept_all(verdicts) is Verdict.EXCLUDED:
             self._excluded.labels(class_name, reason.outcome.value).inc()
 
+    def decided(self, record: Record) -> None:
+        """Count a decision of admission."""
+        self._decisions.labels(record.class_name, record.constraint.value, record.bucket).inc()
+
     def watch(self, admission: Admission) -> None:
         """Publish admission's live numbers; they are read when they are scraped."""
-        ledger, zones = admission.ledger, admission.ledger.zones
+        ledgers = [backend.ledger for backend in admission.backends]
         depth = self._gauge("queue_depth", "Requests that wait.", "class")
         running = self._gauge("inflight_requests", "Requests at the engine.", "class")
         cancelling = self._gauge(
@@ -103,15 +122,36 @@ class Metrics:
             depth.labels(name).set_function(partial(admission.count, name, State.QUEUED))
             running.labels(name).set_function(partial(admission.count, name, *at_engine))
             cancelling.labels(name).set_function(partial(admission.count, name, State.CANCELLING))
+        for name in self._classes:
+            for constraint in Constraint:
+                for bucket in admission.buckets:
+                    self._decisions.labels(name, constraint.value, bucket)
+        rate = self._gauge(
+            "prefill_rate_tokens_per_second",
+            "Measured prompt tokens per second of all engines; 0 until known.",
+        )
+        rate.set_function(lambda: admission.known_rate)
+        suspect = self._gauge(
+            "engine_report_suspect",
+            "1 while what the engine says of its KV pool is not believed.",
+            "suspicion",
+        )
+        for suspicion in Suspicion:
+            if suspicion is not Suspicion.NONE:
+                suspect.labels(suspicion.value).set_function(partial(_suspects, admission, suspicion))
         used = self._gauge(
             "zone_used", "What is in flight: tokens, or requests in zone decode_slots.", "zone"
         )
         limit = self._gauge(
             "zone_limit", "What may be in flight: tokens, or requests in zone decode_slots.", "zone"
         )
-        for zone in ("prefill_tokens", "kv_tokens", "decode_slots"):
-            used.labels(zone).set_function(partial(getattr, ledger, zone))
-            limit.labels(zone).set(getattr(zones, zone))
+        for zone, bound in (
+            ("prefill_tokens", "prefill_limit"),
+            ("kv_tokens", "kv_limit"),
+            ("decode_slots", "slots_limit"),
+        ):
+            used.labels(zone).set_function(partial(_total, ledgers, zone))
+            limit.labels(zone).set_function(partial(_total, ledgers, bound))
 
     def _observe_times(self, model: str, class_name: str, timeline: Timeline) -> None:
         self._tokens.labels(model, class_name).inc(timeline.tokens)

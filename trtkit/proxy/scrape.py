@@ -1,10 +1,13 @@
-"""The HTTP side: /metrics for Prometheus, /livez and /readyz for orchestrators."""
+"""The HTTP side: /metrics for Prometheus, /livez and /readyz for orchestrators, /decisions/ID for people."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -12,12 +15,21 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 _REQUEST_S = 5.0
 
 
+_JSON = "application/json"
+_DECISIONS = b"/decisions/"
+
+Explain = Callable[[str], Mapping[str, Any] | None]
+
+
 class ScrapePort:
     """A small HTTP/1.1 server, one request per connection."""
 
-    def __init__(self, registry: CollectorRegistry, ready: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, ready: Callable[[], Awaitable[bool]], explain: Explain
+    ) -> None:
         self._registry = registry
         self._ready = ready
+        self._explain = explain
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str, port: int) -> int:
@@ -44,6 +56,10 @@ class ScrapePort:
             # Rendering thousands of series takes milliseconds, which no stream should feel.
             body = await asyncio.to_thread(generate_latest, self._registry)
             return "200 OK", CONTENT_TYPE_PLAIN_0_0_4, body
+        if path.startswith(_DECISIONS):
+            found = self._explain(unquote_to_bytes(path[len(_DECISIONS) :]).decode(errors="replace"))
+            text = json.dumps(found or {"error": "no such request, or too long ago"})
+            return "200 OK" if found else "404 Not Found", _JSON, text.encode()
         if path == b"/livez":
             return "200 OK", "text/plain", b"live\n"
         if path == b"/readyz":
@@ -53,4 +69,4 @@ class ScrapePort:
                 if ready
                 else ("503 Service Unavailable", "text/plain", b"")
             )
-        return "404 Not Found", "text/plain", b"/metrics, /livez, /readyz\n"
+        return "404 Not Found", "text/plain", b"/metrics, /livez, /readyz, /decisions/ID\n"

@@ -42,6 +42,7 @@ class Proxy:
         self._core: Core | None = None
         self._server: grpc.aio.Server | None = None
         self._scrape: ScrapePort | None = None
+        self._sensing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen on both ports; Triton need not be there yet.
@@ -53,7 +54,7 @@ class Proxy:
         core = self._core = Core(self.config, self.registry)
         self._server = grpc.aio.server(options=list(_SERVER_OPTIONS))
         self._server.add_generic_rpc_handlers((Router(core),))
-        self._scrape = ScrapePort(self.registry, core.ready)
+        self._scrape = ScrapePort(self.registry, core.ready, core.explain)
         host, authority = self.config.host, self.config.host
         if ":" in host:
             authority = f"[{host}]"
@@ -69,6 +70,8 @@ class Proxy:
             ) from error
         await self._server.start()
         core.spawn(core.upstream.warm())
+        if core.sensor is not None:
+            self._sensing = asyncio.create_task(core.sensor.run())
 
     async def drain(self, grace_s: float | None = None) -> None:
         """Refuse what waits and what comes, let what runs finish for ``grace_s``, then stop."""
@@ -91,6 +94,8 @@ class Proxy:
         return self._core
 
     async def _close(self) -> None:
+        if self._sensing is not None:
+            self._sensing.cancel()
         if self._scrape is not None:
             self._scrape.close()
         if self._server is not None:

@@ -10,7 +10,13 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from trtkit.conventions import CLASS_HEADER, ENGINE_MODEL, TEXT_MODELS, TRITON_GRPC_ERROR_HEADER
+from trtkit.conventions import (
+    CLASS_HEADER,
+    ENGINE_MODEL,
+    TENANT_HEADER,
+    TEXT_MODELS,
+    TRITON_GRPC_ERROR_HEADER,
+)
 from trtkit.proxy.admission import Reason
 from trtkit.proxy.ending import Caller, Metadata, Refusal
 from trtkit.proxy.wire.failure import ending_of
@@ -19,6 +25,7 @@ from trtkit.proxy.wire.schema import ModelSchema, read_schema
 
 SERVICE = "/inference.GRPCInferenceService/"
 _PROBE_S = 2.0
+_TENANT_CHARACTERS = 128
 _KEPT = ("grpc-", "x-trtkit-", ":")
 _CONSUMED = ("user-agent", "te", "content-type", TRITON_GRPC_ERROR_HEADER)
 UNLIMITED_MESSAGES = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
@@ -141,6 +148,7 @@ def caller_of(context: Any, now_s: float) -> Caller:
         class_header=named.get(CLASS_HEADER),
         deadline_s=math.inf if left_s is None else now_s + left_s,
         grpc_errors=named.get(TRITON_GRPC_ERROR_HEADER) == "true",
+        tenant=str(named.get(TENANT_HEADER, ""))[:_TENANT_CHARACTERS],
     )
 
 

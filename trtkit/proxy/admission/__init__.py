@@ -4,26 +4,36 @@ Pure: time is an argument (``now_s``, any monotonic clock), ids come from the ca
 The proxy and the simulator drive this very code.
 """
 
+from trtkit.proxy.admission.decision import Abort, Decision, Dispatch, Refuse
 from trtkit.proxy.admission.ledger import Ledger
 from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Outcome, Reason, Retry
-from trtkit.proxy.admission.policy import Abort, Admission, Decision, Dispatch, Refuse
+from trtkit.proxy.admission.policy import Admission
 from trtkit.proxy.admission.queue import BandQueue
-from trtkit.proxy.admission.request import Request, State, Ticket, TimeLimits
+from trtkit.proxy.admission.record import Constraint, Record
+from trtkit.proxy.admission.request import NO_TERMS, Request, State, Terms, Ticket, TimeLimits, terms_of
+from trtkit.proxy.admission.signal import EngineReport, Suspicion
 
 __all__ = [
     "FIXED_PUSHBACK_MS",
+    "NO_TERMS",
     "Abort",
     "Admission",
     "BandQueue",
+    "Constraint",
     "Decision",
     "Dispatch",
+    "EngineReport",
     "Ledger",
     "Outcome",
     "Reason",
+    "Record",
     "Refuse",
     "Request",
     "Retry",
     "State",
+    "Suspicion",
+    "Terms",
     "Ticket",
     "TimeLimits",
+    "terms_of",
 ]

@@ -6,7 +6,7 @@ from trtkit.plan.types import Zones
 
 _MEMORY = 0.9
 """Weight of the past at each dispatch: about the last ten count."""
-_ASSUMED_S = 0.4
+ASSUMED_S = 0.4
 """Time in which an engine is taken to drain full zones until it was measured: 1.5 steps of packed tokens."""
 _PUSHBACK_MS = (50, 30_000)
 
@@ -18,10 +18,9 @@ class DrainMeter:
     """
 
     def __init__(self, zones: Zones) -> None:
-        self.assumed_rate = zones.prefill_tokens / _ASSUMED_S
         self._tokens = float(zones.prefill_tokens)
         self._requests = float(zones.decode_slots)
-        self._time_s = _ASSUMED_S
+        self._time_s = ASSUMED_S
         self._mark_s: float | None = None
 
     def begin(self, now_s: float) -> None:

@@ -1,17 +1,10 @@
-"""What is in flight at the engine, in its three scarce things."""
+"""What is in flight at one engine, in its three scarce things."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from trtkit.plan.types import Zones
-from trtkit.proxy.admission.request import Request
-
-
-@dataclass(slots=True)
-class _Hold:
-    prefill_tokens: int
-    kv_tokens: int
+from trtkit.proxy.admission.record import Constraint
+from trtkit.proxy.admission.request import Request, Ticket
 
 
 class Ledger:
@@ -19,15 +12,15 @@ class Ledger:
 
     def __init__(self, zones: Zones, tokens_per_block: int) -> None:
         self.zones = zones
+        self.prefill_limit = float(zones.prefill_tokens)
+        self.kv_limit = float(zones.kv_tokens)
+        self.slots_limit = float(zones.decode_slots)
         self.prefill_tokens = 0
         self.kv_tokens = 0
+        self.foreign_kv_tokens = 0
+        """KV that the engine reports beyond what was handed out here: other clients of the same server."""
+        self.decode_slots = 0
         self._tokens_per_block = tokens_per_block
-        self._holds: dict[str, _Hold] = {}
-
-    @property
-    def decode_slots(self) -> int:
-        """Requests in flight."""
-        return len(self._holds)
 
     def kv_need(self, request: Request) -> int:
         """Return the request's reservation: prompt + max_tokens in whole blocks (33 tokens in blocks of 32: 64)."""
@@ -38,30 +31,45 @@ class Ledger:
         """Tell whether the request fits when nothing else is in flight."""
         return self.kv_need(request) <= self.zones.kv_tokens and self.zones.decode_slots >= 1
 
-    def fits(self, request: Request) -> bool:
-        """Tell whether the request may go now; any prompt may start when no other is being prefilled."""
-        prefill_tokens = self.prefill_tokens + request.prompt_tokens
-        return (
-            (self.prefill_tokens == 0 or prefill_tokens <= self.zones.prefill_tokens)
-            and self.kv_tokens + self.kv_need(request) <= self.zones.kv_tokens
-            and self.decode_slots < self.zones.decode_slots
-        )
+    def blocker(self, ticket: Ticket, share: float) -> Constraint | None:
+        """Return what keeps the request from going now, if anything; whatever is quite empty takes anybody.
 
-    def admit(self, request: Request) -> None:
+        ``share`` is the part of each zone that the request's band may fill.
+        """
+        prefill_tokens, kv_tokens = self.prefill_tokens, self.kv_tokens
+        if prefill_tokens and prefill_tokens + ticket.request.prompt_tokens > share * self.prefill_limit:
+            return Constraint.PREFILL
+        if kv_tokens and kv_tokens + self.foreign_kv_tokens + ticket.kv_need > share * self.kv_limit:
+            return Constraint.KV
+        if self.decode_slots and self.decode_slots + 1 > share * self.slots_limit + 1e-9:
+            return Constraint.DECODE
+        return None
+
+    def measure(self, constraint: Constraint, ticket: Ticket, share: float) -> tuple[float, float]:
+        """Return what a constraint would have come to with the request, and what it may come to."""
+        if constraint is Constraint.PREFILL:
+            return self.prefill_tokens + ticket.request.prompt_tokens, share * self.prefill_limit
+        if constraint is Constraint.KV:
+            used = self.kv_tokens + self.foreign_kv_tokens
+            return used + ticket.kv_need, share * self.kv_limit
+        return self.decode_slots + 1, share * self.slots_limit
+
+    def admit(self, ticket: Ticket) -> None:
         """Take the request's share of every zone."""
-        hold = _Hold(request.prompt_tokens, self.kv_need(request))
-        self._holds[request.id] = hold
-        self.prefill_tokens += hold.prefill_tokens
-        self.kv_tokens += hold.kv_tokens
+        ticket.held_prefill_tokens = ticket.request.prompt_tokens
+        ticket.held_kv_tokens = ticket.kv_need
+        self.prefill_tokens += ticket.held_prefill_tokens
+        self.kv_tokens += ticket.held_kv_tokens
+        self.decode_slots += 1
 
-    def end_prefill(self, request_id: str) -> None:
+    def end_prefill(self, ticket: Ticket) -> None:
         """Give back the prefill share; the rest stays taken."""
-        hold = self._holds[request_id]
-        self.prefill_tokens -= hold.prefill_tokens
-        hold.prefill_tokens = 0
+        self.prefill_tokens -= ticket.held_prefill_tokens
+        ticket.held_prefill_tokens = 0
 
-    def release(self, request_id: str) -> None:
+    def release(self, ticket: Ticket) -> None:
         """Give back all that the request still holds."""
-        hold = self._holds.pop(request_id)
-        self.prefill_tokens -= hold.prefill_tokens
-        self.kv_tokens -= hold.kv_tokens
+        self.end_prefill(ticket)
+        self.kv_tokens -= ticket.held_kv_tokens
+        ticket.held_kv_tokens = 0
+        self.decode_slots -= 1

@@ -57,6 +57,14 @@ class Reason(str, enum.Enum):
         *("shed_for_higher_class", Outcome.REFUSED, "RESOURCE_EXHAUSTED", Retry.BACKLOG),
         "dropped from the queue to make room for a more urgent class",
     )
+    HOPELESS = (
+        *("slo_unreachable", Outcome.REFUSED, "RESOURCE_EXHAUSTED", Retry.BACKLOG),
+        "its first token cannot come in the time promised to its class",
+    )
+    EVICTED = (
+        *("evicted", Outcome.REFUSED, "RESOURCE_EXHAUSTED", Retry.BACKLOG),
+        "stopped before its first token to keep the promise to a more urgent class",
+    )
     DRAINING = (
         *("draining", Outcome.REFUSED, "UNAVAILABLE", Retry.SOON),
         "the proxy is shutting down",

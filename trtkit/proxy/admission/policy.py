@@ -2,117 +2,135 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import math
-from collections import Counter
-from dataclasses import dataclass
+from collections import defaultdict
 
 from trtkit.contract.models import Admission as AdmissionRules
+from trtkit.contract.scheduling import OnInfeasible
 from trtkit.plan.types import Zones
+from trtkit.proxy.admission.backend import Backend, backend_of
+from trtkit.proxy.admission.decision import Abort, Decision, Dispatch, Refuse, record_of
 from trtkit.proxy.admission.drain import DrainMeter
-from trtkit.proxy.admission.ledger import Ledger
 from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Reason, Retry
-from trtkit.proxy.admission.queue import BandQueue
+from trtkit.proxy.admission.pool import Pool
+from trtkit.proxy.admission.record import Constraint
 from trtkit.proxy.admission.request import Request, State, Ticket
+from trtkit.proxy.admission.signal import EngineReport
+from trtkit.proxy.admission.timers import Timers
 
 _IN_FLIGHT = (State.PREFILLING, State.DECODING)
-
-
-@dataclass(frozen=True, slots=True)
-class Dispatch:
-    """Send the request to the engine now."""
-
-    id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Refuse:
-    """Answer a request that never reached the engine; Admission has forgotten it."""
-
-    id: str
-    reason: Reason
-    pushback_ms: int | None
-    """Wait before a retry; -1 says never, None says nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Abort:
-    """Answer a request that runs, stop it at the engine, and call :meth:`Admission.finish` when it has ended."""
-
-    id: str
-    reason: Reason
-
-
-Decision = Dispatch | Refuse | Abort
+_OUTPUT_WEIGHT = 4
+"""What an output token costs its tenant, in prompt tokens."""
+_OUTPUT_MEMORY = 0.95
 
 
 class Admission:
     """Decides order, refusals and ends. One owner per state: nobody else changes a ticket."""
 
-    def __init__(self, rules: AdmissionRules, zones: Zones, tokens_per_block: int) -> None:
-        self.ledger = Ledger(zones, tokens_per_block)
-        self.queue = BandQueue(rules.starvation_ms / 1000)
-        self._max_queue = rules.max_queue
+    def __init__(
+        self,
+        rules: AdmissionRules,
+        zones: Zones,
+        tokens_per_block: int,
+        *,
+        backends: int = 1,
+        long_backends: int = 0,
+    ) -> None:
+        """Take ``backends`` engines, the last ``long_backends`` of them for long prompts only."""
+        shared = backends - long_backends
+        self.rules = rules
+        self.pools = [Pool(rules, zones, tokens_per_block, range(shared))]
+        if long_backends:
+            self.pools.append(Pool(rules, zones, tokens_per_block, range(shared, backends)))
+        self.draining = False
         self._drain_meter = DrainMeter(zones)
         self._tickets: dict[str, Ticket] = {}
-        self._timers: list[tuple[float, int, Ticket]] = []
-        self._sequence = itertools.count()
-        self._states: Counter[tuple[str, State]] = Counter()
-        self.draining = False
+        self._timers = Timers()
+        self._states: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(State))
+        self._outputs: dict[str, float] = {}
+        self._waiting = 0
+
+    @property
+    def backends(self) -> list[Backend]:
+        """All engines, by index."""
+        return [backend for pool in self.pools for backend in pool.backends]
+
+    @property
+    def buckets(self) -> list[str]:
+        """Names of the prompt lengths that are told apart."""
+        return [*map(str, self.rules.length_buckets), "inf"]
+
+    @property
+    def known_rate(self) -> float:
+        """Prompt tokens per second of all engines together, as far as it was measured."""
+        return sum(each.rates.tokens_per_s for each in self.backends if each.rates.known)
 
     def count(self, class_name: str, *states: State) -> int:
         """Return how many requests of a class are in any of the states."""
-        return sum(self._states[class_name, state] for state in states)
+        return sum(self._states[class_name][state] for state in states)
+
+    def ahead(self, priority: int) -> int:
+        """Return how many requests wait in this band and above."""
+        return sum(pool.queue.ahead(priority) for pool in self.pools)
 
     def would_refuse(self, priority: int) -> bool:
         """Tell, before its size is known, whether a request of this band would find no place."""
-        return self.queue.ahead(priority) >= self._max_queue and not self.queue.newest_sheddable(priority)
+        return self.ahead(priority) >= self.rules.max_queue and not self._newest_sheddable(priority)
 
     def pushback_ms(self, reason: Reason, priority: int, prompt_tokens: int, now_s: float) -> int | None:
         """Return when a refused request may come back: -1 is never, None is nothing to say."""
         if reason.retry is Retry.BACKLOG:
-            requests, tokens = (
-                self.queue.ahead(priority) + 1,
-                self.queue.tokens_ahead(priority) + prompt_tokens,
-            )
-            return self._drain_meter.pushback_ms(requests, tokens, now_s)
+            tokens = sum(pool.queue.tokens_ahead(priority) for pool in self.pools) + prompt_tokens
+            return self._drain_meter.pushback_ms(self.ahead(priority) + 1, tokens, now_s)
         return FIXED_PUSHBACK_MS.get(reason.retry)
 
     def offer(self, request: Request, now_s: float) -> list[Decision]:
         """Take a new request: it is dispatched, queued, or somebody is refused."""
+        pool = self._pool_for(request)
+        ledger = pool.backends[0].ledger
+        ticket = Ticket(request, ledger.kv_need(request), pool)
         if self.draining:
-            return [self._refusal(request, Reason.DRAINING, now_s)]
-        if not self.ledger.could_fit(request):
-            return [self._refusal(request, Reason.TOO_LONG, now_s)]
-        ticket = Ticket(request)
+            return [self._refusal(ticket, Reason.DRAINING, now_s)]
+        if not ledger.could_fit(request):
+            ticket.bind(Constraint.KV, ticket.kv_need, ledger.kv_limit)
+            return [self._refusal(ticket, Reason.TOO_LONG, now_s)]
         self._tickets[request.id] = ticket
-        self._states[request.class_name, State.QUEUED] += 1
-        self.queue.push(ticket)
-        self._arm(ticket)
-        decisions = self._settle(now_s) + self._make_room(ticket, now_s)
-        if len(self.queue):
-            self._drain_meter.begin(now_s)
+        self._states[request.class_name][State.QUEUED] += 1
+        pool.predict(ticket, now_s)
+        decisions = self._greet(ticket, now_s) + self._settle(now_s) + self._make_room(ticket, now_s)
+        if ticket.state is State.QUEUED:
+            self._arm(ticket)
         return decisions
 
-    def first_token(self, request_id: str, now_s: float) -> list[Decision]:
+    def first_token(self, request_id: str, now_s: float, tokens: int = 1) -> list[Decision]:
         """Note the end of a prefill, which makes room for the next."""
         ticket = self._tickets[request_id]
         if ticket.state is State.PREFILLING:
             ticket.last_token_s = now_s
-            self._end_prefill(ticket)
-            self._arm(ticket)
+            ticket.tokens += tokens
+            backend_of(ticket).first_token(ticket, now_s)
+            self._move(ticket, State.DECODING)
+            if ticket.watched:
+                self._arm(ticket)
         return self._settle(now_s)
 
-    def token(self, request_id: str, now_s: float) -> None:
-        """Note a token; the inter-token limit starts again, at no cost to the timers."""
-        self._tickets[request_id].last_token_s = now_s
+    def token(self, request_id: str, now_s: float, tokens: int = 1) -> None:
+        """Note further tokens; the inter-token limit starts again, at no cost to the timers."""
+        ticket = self._tickets[request_id]
+        ticket.last_token_s = now_s
+        ticket.tokens += tokens
 
-    def finish(self, request_id: str, now_s: float) -> list[Decision]:
-        """Note that the engine has let go of a dispatched request, whatever the reason."""
+    def finish(self, request_id: str, now_s: float, *, tokens: int | None = None) -> list[Decision]:
+        """Note that the engine has let go of a dispatched request, whatever the reason.
+
+        ``tokens`` is for a host that does not report each token: how many there were, the last of them now.
+        """
         ticket = self._tickets.pop(request_id)
+        if tokens is not None:
+            ticket.tokens, ticket.last_token_s = tokens, now_s
         self._move(ticket, State.DONE)
-        self.ledger.release(request_id)
+        backend_of(ticket).release(ticket, now_s)
+        self._settle_account(ticket)
         return self._settle(now_s)
 
     def cancel(
@@ -131,87 +149,179 @@ class Admission:
 
     def next_expiry_s(self) -> float | None:
         """Return when :meth:`expire` is to be called next, if ever; it may then find nothing to do."""
-        return self._timers[0][0] if self._timers else None
+        return self._timers.next_s()
+
+    def observe(self, backend: int, report: EngineReport | None, now_s: float) -> list[Decision]:
+        """Take in what an engine says of itself, or that it says nothing."""
+        self.backends[backend].observe(report, now_s)
+        return self._settle(now_s)
 
     def drain(self, now_s: float) -> list[Decision]:
         """Refuse all that wait and all that will come; what runs goes on."""
         self.draining = True
-        return [self._end(ticket, Reason.DRAINING, now_s) for ticket in self.queue.tickets()]
+        waiting = [ticket for pool in self.pools for ticket in pool.queue.tickets()]
+        return [self._end(ticket, Reason.DRAINING, now_s) for ticket in waiting]
+
+    def _greet(self, newcomer: Ticket, now_s: float) -> list[Decision]:
+        """Answer a newcomer at once or let it wait: its time may be over, or too short for its first token."""
+        due_s, reason = newcomer.due()
+        if due_s <= now_s and reason is not None:
+            return [self._end(newcomer, reason, now_s)]
+        pool = newcomer.pool
+        if pool.nearest.is_hopeless(newcomer, now_s):
+            return self._give_up(newcomer, pool.nearest, now_s)
+        # Nobody waits whom it would pass: the way through the queue can be spared.
+        backend = pool.place_first(newcomer, now_s) if not newcomer.ahead else None
+        if backend is not None:
+            return [self._dispatch(newcomer, backend, now_s)]
+        self._enqueue(newcomer, now_s)
+        return []
 
     def _settle(self, now_s: float) -> list[Decision]:
         decisions: list[Decision] = []
-        while self._timers and self._timers[0][0] <= now_s:
-            decisions += self._fire(*heapq.heappop(self._timers)[::2], now_s)
-        while (ticket := self.queue.head(now_s)) and self.ledger.fits(ticket.request):
-            decisions.append(self._dispatch(ticket, now_s))
+        while due := self._timers.pop(now_s):
+            decisions += self._fire(*due, now_s)
+        for pool in self.pools:
+            while chosen := self._next(pool, now_s):
+                ticket, backend = chosen
+                if backend.is_hopeless(ticket, now_s):
+                    decisions += self._give_up(ticket, backend, now_s)
+                else:
+                    decisions.append(self._dispatch(ticket, backend, now_s))
+            if pool.queue.length and (victim := pool.victim(now_s)):
+                decisions.append(self._end(victim, Reason.EVICTED, now_s))
         return decisions
 
-    def _fire(self, entry_s: float, ticket: Ticket, now_s: float) -> list[Decision]:
-        if entry_s != ticket.armed_s:
-            return []
-        ticket.armed_s = math.inf
-        due_s, reason = ticket.due()
-        if due_s > now_s:
-            self._arm(ticket)
-            return []
+    def _next(self, pool: Pool, now_s: float) -> tuple[Ticket, Backend] | None:
+        """Return a pool's next; the one for long prompts takes what waits for the other while it idles."""
+        if pool is not self.pools[0] and pool.idle:
+            return pool.next(now_s, self.pools[0].queue)
+        return pool.next(now_s, pool.queue)
+
+    def _fire(self, ticket: Ticket, reason: Reason | None, now_s: float) -> list[Decision]:
         if reason is not None:
             return [self._end(ticket, reason, now_s)]
+        if ticket.state is State.QUEUED:
+            return self._look(ticket, now_s)
         self._end_prefill(ticket)
         self._arm(ticket)
         return []
 
-    def _arm(self, ticket: Ticket) -> None:
-        due_s, _ = ticket.due()
-        if due_s < ticket.armed_s:
-            ticket.armed_s = due_s
-            heapq.heappush(self._timers, (due_s, next(self._sequence), ticket))
+    def _look(self, ticket: Ticket, now_s: float) -> list[Decision]:
+        """Look at a request that waits so late that its first token may not come in time any more."""
+        backend = ticket.pool.nearest
+        if backend.is_hopeless(ticket, now_s):
+            return self._give_up(ticket, backend, now_s)
+        self._arm(ticket, now_s)
+        return []
 
-    def _dispatch(self, ticket: Ticket, now_s: float) -> Dispatch:
-        request = ticket.request
-        self._drain_meter.record(request.prompt_tokens, now_s)
+    def _give_up(self, ticket: Ticket, backend: Backend, now_s: float) -> list[Decision]:
+        """Refuse what cannot come in time, or let it wait behind all others without a promise."""
+        ticket.bind(Constraint.PROMISE, backend.alone_s(ticket), ticket.due_s - now_s)
+        full = self._waiting > self.rules.max_queue
+        if full or ticket.request.terms.on_infeasible is OnInfeasible.REJECT:
+            return [self._end(ticket, Reason.HOPELESS, now_s)]
         self._dequeue(ticket)
-        self.ledger.admit(request)
+        ticket.relegated, ticket.due_s = True, math.inf
+        self._enqueue(ticket, now_s)
+        self._arm(ticket)
+        return []
+
+    def _enqueue(self, ticket: Ticket, now_s: float) -> None:
+        if ticket.blocked_by is Constraint.NONE:
+            ticket.bind(Constraint.ORDER, ticket.ahead, 0)
+        ticket.pool.queue.push(ticket)
+        self._waiting += 1
+        self._drain_meter.begin(now_s)
+
+    def _arm(self, ticket: Ticket, looked_s: float = -math.inf) -> None:
+        if ticket.state is State.QUEUED:
+            ticket.start_by_s = ticket.pool.nearest.start_by_s(ticket, looked_s)
+        self._timers.arm(ticket)
+
+    def _dispatch(self, ticket: Ticket, backend: Backend, now_s: float) -> Dispatch:
+        request, queue = ticket.request, ticket.pool.queue
+        self._drain_meter.record(request.prompt_tokens, now_s)
+        if queue.length:
+            queue.note_dispatch(ticket, now_s)
+        if ticket.lane is not None:
+            self._dequeue(ticket)
+            ticket.work_tokens = _OUTPUT_WEIGHT * self._outputs.get(request.class_name, request.max_tokens)
+            queue.charge(ticket, request.prompt_tokens + ticket.work_tokens)
+        backend.admit(ticket, now_s)
         self._move(ticket, State.PREFILLING)
         if not request.streams:
-            ticket.prefilled_s = now_s + self.ledger.prefill_tokens / self._drain_meter.assumed_rate
+            ticket.prefilled_s = now_s + backend.ledger.prefill_tokens / backend.rates.tokens_per_s
+        if ticket.watched:
             self._arm(ticket)
-        return Dispatch(request.id)
+        return Dispatch(request.id, backend.index, record_of(ticket, now_s, self.rules.length_buckets))
 
     def _make_room(self, newcomer: Ticket, now_s: float) -> list[Decision]:
-        if len(self.queue) <= self._max_queue:
+        if self._waiting <= self.rules.max_queue:
             return []
-        victim = self.queue.newest_sheddable(newcomer.request.priority)
+        victim = self._newest_sheddable(newcomer.request.priority)
         if victim is not None:
+            victim.bind(Constraint.QUEUE, self._waiting, self.rules.max_queue)
             return [self._end(victim, Reason.SHED, now_s)]
         # Less urgent classes that may not be shed take no place from this one.
-        full = self.queue.ahead(newcomer.request.priority) > self._max_queue
-        return [self._end(newcomer, Reason.QUEUE_FULL, now_s)] if full else []
+        if newcomer.lane is None or self.ahead(newcomer.request.priority) <= self.rules.max_queue:
+            return []
+        newcomer.bind(Constraint.QUEUE, self._waiting, self.rules.max_queue)
+        return [self._end(newcomer, Reason.QUEUE_FULL, now_s)]
+
+    def _newest_sheddable(self, priority: int) -> Ticket | None:
+        found = [ticket for pool in self.pools if (ticket := pool.queue.newest_sheddable(priority))]
+        return max(
+            found, key=lambda ticket: (ticket.request.priority, ticket.request.arrival_s), default=None
+        )
 
     def _end(self, ticket: Ticket, reason: Reason, now_s: float) -> Decision:
         request = ticket.request
         if ticket.state in _IN_FLIGHT:
+            if ticket.state is State.PREFILLING:
+                backend_of(ticket).stop(ticket)
             self._move(ticket, State.CANCELLING)
             return Abort(request.id, reason)
         self._dequeue(ticket)
         del self._tickets[request.id]
         self._move(ticket, State.DONE)
-        return self._refusal(request, reason, now_s)
+        return self._refusal(ticket, reason, now_s)
 
     def _dequeue(self, ticket: Ticket) -> None:
-        self.queue.remove(ticket)
-        if not len(self.queue):
+        if ticket.lane is None:
+            return
+        ticket.pool.queue.remove(ticket)
+        self._waiting -= 1
+        if not self._waiting:
             self._drain_meter.pause()
 
-    def _refusal(self, request: Request, reason: Reason, now_s: float) -> Refuse:
+    def _refusal(self, ticket: Ticket, reason: Reason, now_s: float) -> Refuse:
+        request = ticket.request
         pushback_ms = self.pushback_ms(reason, request.priority, request.prompt_tokens, now_s)
-        return Refuse(request.id, reason, pushback_ms)
+        return Refuse(
+            request.id, reason, pushback_ms, record_of(ticket, now_s, self.rules.length_buckets, reason)
+        )
 
     def _end_prefill(self, ticket: Ticket) -> None:
-        self.ledger.end_prefill(ticket.request.id)
+        backend_of(ticket).end_prefill(ticket)
         self._move(ticket, State.DECODING)
 
+    def _settle_account(self, ticket: Ticket) -> None:
+        """Correct what a tenant was charged by what its answer came to."""
+        request = ticket.request
+        if ticket.tokens:
+            past = self._outputs.get(request.class_name, float(ticket.tokens))
+            self._outputs[request.class_name] = _OUTPUT_MEMORY * past + (1 - _OUTPUT_MEMORY) * ticket.tokens
+        if ticket.work_tokens:
+            ticket.pool.queue.charge(ticket, _OUTPUT_WEIGHT * ticket.tokens - ticket.work_tokens)
+
+    def _pool_for(self, request: Request) -> Pool:
+        limit_tokens = self.rules.long_prompt_tokens
+        is_long = limit_tokens is not None and request.prompt_tokens > limit_tokens
+        return self.pools[-1] if is_long else self.pools[0]
+
     def _move(self, ticket: Ticket, state: State) -> None:
-        class_name = ticket.request.class_name
-        self._states[class_name, ticket.state] -= 1
-        self._states[class_name, state] += 1
+        counts = self._states[ticket.request.class_name]
+        counts[ticket.state] -= 1
+        counts[state] += 1
         ticket.state = state

@@ -1,88 +1,129 @@
-"""Requests that wait: strict bands by priority, first come first served inside a band."""
+"""Requests that wait: strict bands by priority, fair turns between the tenants of a band."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
+from bisect import insort
 
-from trtkit.proxy.admission.request import Request, Ticket
+from trtkit.proxy.admission.lane import Band
+from trtkit.proxy.admission.request import Ticket
 
-
-class _ClassQueue:
-    """One class's waiting requests in order of arrival; any of them can leave in O(1)."""
-
-    def __init__(self, request: Request) -> None:
-        self.priority = request.priority
-        self.sheddable = request.sheddable
-        self.prompt_tokens = 0
-        self.tickets: OrderedDict[str, Ticket] = OrderedDict()
-
-    def oldest(self) -> Ticket:
-        return next(iter(self.tickets.values()))
-
-    def newest(self) -> Ticket:
-        return next(reversed(self.tickets.values()))
+RELEGATED = 1 << 30
+"""Priority of the band behind all classes."""
 
 
 class BandQueue:
-    """All waiting requests. Every operation costs O(classes), however many wait."""
+    """All that wait for one pool of engines. Every operation is O(bands + log n)."""
 
-    def __init__(self, starvation_s: float) -> None:
+    def __init__(self, starvation_s: float, minimum_share: float) -> None:
         self._starvation_s = starvation_s
-        self._classes: dict[str, _ClassQueue] = {}
-        self._length = 0
+        self._minimum_share = minimum_share
+        self._owed_tokens = 0.0
+        self._by_priority: dict[int, Band] = {}
+        self.bands: list[Band] = []
+        """Most urgent first."""
+        self.length = 0
+        self.version = 0
+        """Changes when somebody goes, or comes who may be next: nobody passes a more urgent band."""
+        self._next_starved_s = math.inf
+        """Nobody has starved before."""
 
     def __len__(self) -> int:
-        return self._length
-
-    def depth(self, class_name: str) -> int:
-        """Return how many requests of a class wait."""
-        waiting = self._classes.get(class_name)
-        return len(waiting.tickets) if waiting else 0
+        return self.length
 
     def push(self, ticket: Ticket) -> None:
-        """Put a request at the end of its class."""
-        request = ticket.request
-        waiting = self._classes.setdefault(request.class_name, _ClassQueue(request))
-        waiting.tickets[request.id] = ticket
-        waiting.prompt_tokens += request.prompt_tokens
-        self._length += 1
+        """Put a request into its band."""
+        priority = RELEGATED if ticket.relegated else ticket.request.priority
+        band = self._by_priority.get(priority)
+        if band is None:
+            band = self._by_priority[priority] = Band(priority)
+            insort(self.bands, band, key=lambda each: each.priority)
+        if not self.length or priority <= self.first().priority:
+            self.version += 1
+        band.push(ticket)
+        self.length += 1
+        self._next_starved_s = min(self._next_starved_s, ticket.request.arrival_s + self._starvation_s)
 
     def remove(self, ticket: Ticket) -> None:
         """Take a request out, wherever it stands."""
-        waiting = self._classes[ticket.request.class_name]
-        del waiting.tickets[ticket.request.id]
-        waiting.prompt_tokens -= ticket.request.prompt_tokens
-        self._length -= 1
+        self.band_of(ticket).remove(ticket)
+        if self.length == 1:
+            self._owed_tokens = 0.0
+        self.length -= 1
+        self.version += 1
 
-    def head(self, now_s: float) -> Ticket | None:
-        """Return who goes next: the oldest that has starved, else the oldest of the most urgent band."""
-        heads = self.heads()
-        starved = [head for head in heads if now_s - head.request.arrival_s >= self._starvation_s]
-        if starved:
-            return min(starved, key=lambda head: head.request.arrival_s)
-        return min(heads, key=lambda head: (head.request.priority, head.request.arrival_s), default=None)
+    def band_of(self, ticket: Ticket) -> Band:
+        """Return the band that a request waits or waited in."""
+        return self._by_priority[RELEGATED if ticket.relegated else ticket.request.priority]
 
-    def heads(self) -> list[Ticket]:
-        """Return the oldest of each class."""
-        return [waiting.oldest() for waiting in self._classes.values() if waiting.tickets]
+    def starved(self, now_s: float) -> Ticket | None:
+        """Return the oldest request that has waited for too long, while the minimum share allows for it.
+
+        Otherwise all would be served by age in a long overload. The relegated have no such claim.
+        """
+        if now_s < self._next_starved_s or self._owed_tokens < 0:
+            return None
+        waiting = [band.oldest() for band in self.bands if band.tickets and band.priority != RELEGATED]
+        oldest = min(waiting, key=lambda ticket: ticket.request.arrival_s, default=None)
+        since_s = oldest.request.arrival_s if oldest else math.inf
+        self._next_starved_s = since_s + self._starvation_s
+        return oldest if now_s - since_s >= self._starvation_s else None
+
+    def owed(self) -> Band | None:
+        """Return the least urgent band that may not be shed, when its minimum share is due."""
+        if self._owed_tokens <= 0:
+            return None
+        band = self._last_kept()
+        if band is None or band is self.first():
+            self._owed_tokens = 0.0
+            return None
+        return band if self._owed_tokens >= band.oldest().request.prompt_tokens else None
+
+    def charge(self, ticket: Ticket, tokens: float) -> None:
+        """Add work to the account of a request's tenant, or take back what was charged too much."""
+        self.band_of(ticket).charge(ticket.request.tenant, tokens)
+
+    def note_dispatch(self, ticket: Ticket, now_s: float) -> None:
+        """Keep the account of the minimum share: 5 % of what others get while somebody waits.
+
+        Who has starved goes on credit, which the dispatches of others pay back; the band takes what is there.
+        """
+        request, owed = ticket.request, self._owed_tokens
+        if now_s - request.arrival_s >= self._starvation_s:
+            self._owed_tokens = owed - request.prompt_tokens
+        elif self._by_priority.get(request.priority) is self._last_kept():
+            self._owed_tokens = max(min(owed, 0.0), owed - request.prompt_tokens)
+        else:
+            self._owed_tokens = owed + self._minimum_share * request.prompt_tokens
 
     def newest_sheddable(self, priority: int) -> Ticket | None:
-        """Return the newest sheddable request of the least urgent class below ``priority``."""
-        below = [
-            waiting
-            for waiting in self._classes.values()
-            if waiting.tickets and waiting.sheddable and waiting.priority > priority
-        ]
-        return max(below, key=lambda waiting: waiting.priority).newest() if below else None
+        """Return the newest sheddable request of the least urgent band below ``priority``."""
+        for band in reversed(self.bands):
+            if band.priority > priority and band.sheddable:
+                return next(reversed(band.sheddable.values()))
+        return None
 
     def ahead(self, priority: int) -> int:
         """Return how many requests wait in this band and above."""
-        return sum(len(each.tickets) for each in self._classes.values() if each.priority <= priority)
+        return sum(len(band.tickets) for band in self.bands if band.priority <= priority)
 
     def tokens_ahead(self, priority: int) -> int:
         """Return the prompt tokens that wait in this band and above."""
-        return sum(each.prompt_tokens for each in self._classes.values() if each.priority <= priority)
+        return sum(band.prompt_tokens for band in self.bands if band.priority <= priority)
 
     def tickets(self) -> list[Ticket]:
         """Return all that wait."""
-        return [ticket for waiting in self._classes.values() for ticket in waiting.tickets.values()]
+        return [ticket for band in self.bands for ticket in band.tickets.values()]
+
+    def first(self) -> Band:
+        """Return the most urgent band in which somebody waits."""
+        for band in self.bands:
+            if band.tickets:
+                return band
+        raise LookupError("nobody waits")
+
+    def _last_kept(self) -> Band | None:
+        for band in reversed(self.bands):
+            if len(band.tickets) > len(band.sheddable) and band.priority != RELEGATED:
+                return band
+        return None

@@ -1,0 +1,142 @@
+"""Engines behind an admission, or behind nothing, in simulated time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+from trtkit.bench.sim.engine import Engine, EngineModel, Job
+from trtkit.contract.models import ServiceClass
+from trtkit.proxy.admission import Abort, Admission, Decision, Dispatch, Request, Terms, TimeLimits
+
+
+@dataclass(frozen=True)
+class SimClass:
+    """A class as admission is told of it."""
+
+    name: str
+    promise: ServiceClass
+    limits: TimeLimits
+    terms: Terms
+
+
+def sim_classes(classes: Mapping[str, ServiceClass], terms: Mapping[str, Terms]) -> list[SimClass]:
+    """Return the contract's classes in its order; a modelled engine does not stall, so nothing watches its tokens."""
+    return [
+        SimClass(name, promise, replace(TimeLimits.of(promise), inter_token_s=math.inf), terms[name])
+        for name, promise in classes.items()
+    ]
+
+
+class Fleet:
+    """Some engines that run side by side; knows which has its next event when."""
+
+    def __init__(self, model: EngineModel, engines: int) -> None:
+        self.engines = [Engine(model) for _ in range(engines)]
+        self._agenda: list[tuple[float, int]] = []
+
+    def submit(self, index: int, job: Job, now_s: float) -> None:
+        """Send a request to an engine."""
+        engine = self.engines[index]
+        job.engine = index
+        before_s = engine.end_s
+        engine.submit(job, now_s)
+        if engine.end_s != before_s:
+            heappush(self._agenda, (engine.end_s, index))
+
+    def next_s(self) -> float:
+        """Return when something will happen at an engine, or infinity."""
+        agenda = self._agenda
+        while agenda and self.engines[agenda[0][1]].end_s != agenda[0][0]:
+            heappop(agenda)
+        return agenda[0][0] if agenda else math.inf
+
+    def advance(self) -> tuple[list[Job], list[Job]]:
+        """Go to that time; return whose first token came and who is complete."""
+        _, index = heappop(self._agenda)
+        engine = self.engines[index]
+        events = engine.advance()
+        if engine.busy:
+            heappush(self._agenda, (engine.end_s, index))
+        return events
+
+
+def pass_through(jobs: Sequence[Job], model: EngineModel, engines: int = 1) -> None:
+    """Send every request to the next engine in turn as it comes: what a Triton without proxy does."""
+    fleet = Fleet(model, engines)
+    for number, job in enumerate(jobs):
+        while fleet.next_s() <= job.arrival_s:
+            fleet.advance()
+        fleet.submit(number % engines, job, job.arrival_s)
+    while fleet.next_s() < math.inf:
+        fleet.advance()
+
+
+class Simulation:
+    """Drives an :class:`Admission` as the proxy does."""
+
+    def __init__(self, admission: Admission, classes: Sequence[SimClass], model: EngineModel) -> None:
+        self.admission = admission
+        self.classes = classes
+        self.fleet = Fleet(model, len(admission.backends))
+        self.refusals: dict[str, int] = {}
+        self._jobs: dict[str, Job] = {}
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """Let the requests arrive, and go on until none is left."""
+        for number, job in enumerate(jobs):
+            self._run_until(job.arrival_s)
+            key = str(number)
+            self._jobs[key] = job
+            job.key = key
+            self._apply(self.admission.offer(self._request(key, job), job.arrival_s), job.arrival_s)
+        self._run_until(math.inf)
+
+    def _run_until(self, until_s: float) -> None:
+        admission, fleet = self.admission, self.fleet
+        while True:
+            engine_s, timer_s = fleet.next_s(), admission.next_expiry_s()
+            if timer_s is not None and timer_s < engine_s:
+                if timer_s > until_s or timer_s == math.inf:
+                    return
+                self._apply(admission.expire(timer_s), timer_s)
+            elif engine_s > until_s or engine_s == math.inf:
+                return
+            else:
+                self._take(*fleet.advance(), engine_s)
+
+    def _take(self, first: list[Job], done: list[Job], now_s: float) -> None:
+        for job in first:
+            self._apply(self.admission.first_token(job.key, now_s), now_s)
+        for job in done:
+            del self._jobs[job.key]
+            tokens = job.output_tokens if job.last_s < math.inf else None
+            self._apply(self.admission.finish(job.key, now_s, tokens=tokens), now_s)
+
+    def _apply(self, decisions: list[Decision], now_s: float) -> None:
+        for decision in decisions:
+            if isinstance(decision, Dispatch):
+                self.fleet.submit(decision.backend, self._jobs[decision.id], now_s)
+            elif isinstance(decision, Abort):
+                job = self._jobs[decision.id]
+                job.answered = decision.reason
+                self.fleet.engines[job.engine].cancel(job, now_s)
+            else:
+                self._jobs.pop(decision.id).answered = decision.reason
+
+    def _request(self, key: str, job: Job) -> Request:
+        each = self.classes[job.class_index]
+        return Request(
+            key,
+            each.name,
+            each.promise.priority,
+            job.prompt_tokens,
+            job.max_tokens,
+            job.arrival_s,
+            each.limits,
+            each.promise.sheddable,
+            tenant=job.tenant,
+            terms=each.terms,
+        )

@@ -1,0 +1,63 @@
+"""What a host has to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from trtkit.proxy.admission.outcome import Reason
+from trtkit.proxy.admission.record import Record, bucket_of
+from trtkit.proxy.admission.request import Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Send the request to an engine now."""
+
+    id: str
+    backend: int = 0
+    record: Record | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Answer a request that never reached the engine; Admission has forgotten it."""
+
+    id: str
+    reason: Reason
+    pushback_ms: int | None
+    """Wait before a retry; -1 says never, None says nothing."""
+    record: Record | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Answer a request that runs, stop it at the engine, and call :meth:`Admission.finish` when it has ended."""
+
+    id: str
+    reason: Reason
+
+
+Decision = Dispatch | Refuse | Abort
+
+
+def record_of(ticket: Ticket, now_s: float, edges: Sequence[int], reason: Reason | None = None) -> Record:
+    """Return the record of what is decided now; ``edges`` are the ends of the prompt lengths told apart."""
+    request = ticket.request
+    return Record(
+        id=request.id,
+        class_name=request.class_name,
+        tenant=request.tenant,
+        bucket=bucket_of(request.prompt_tokens, edges),
+        prompt_tokens=request.prompt_tokens,
+        arrival_s=request.arrival_s,
+        ahead=ticket.ahead,
+        predicted_ttft_s=ticket.predicted_s,
+        constraint=ticket.blocked_by,
+        measured=ticket.measured,
+        threshold=ticket.threshold,
+        reason=reason,
+        backend=ticket.backend.index if ticket.backend else None,
+        queue_s=now_s - request.arrival_s,
+        relegated=ticket.relegated,
+    )

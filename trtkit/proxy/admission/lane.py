@@ -1,0 +1,125 @@
+"""One tenant's waiting requests, and a band of tenants."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from typing import Any
+
+from trtkit.proxy.admission.request import Ticket
+
+_IDLE_TENANTS = 32
+"""Tenants with nothing waiting that may be remembered before those without a debt are forgotten."""
+_serials = itertools.count()
+
+
+class Lane:
+    """One tenant's waiting requests of one band, by when they are due and by size."""
+
+    __slots__ = ("by_due", "by_size", "served", "turn")
+
+    def __init__(self, served: float) -> None:
+        self.served = served
+        """Tokens of work that the tenant was given."""
+        self.turn: tuple[float, int, Lane] | None = None
+        """Its entry in the band's order of turns, while something of it waits."""
+        self.by_due: list[tuple[float, int, Ticket]] = []
+        self.by_size: list[tuple[int, int, Ticket]] = []
+
+
+class Band:
+    """The waiting requests of one priority.
+
+    Every operation costs O(log n) comparisons; a sorted list also shifts 8 bytes an entry, about 2 us in 10 000.
+    """
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.prompt_tokens = 0
+        self.tickets: OrderedDict[str, Ticket] = OrderedDict()
+        self.sheddable: OrderedDict[str, Ticket] = OrderedDict()
+        self._lanes: dict[str, Lane] = {}
+        self._turns: list[tuple[float, int, Lane]] = []
+        self._by_size: list[tuple[int, int, Ticket]] = []
+        self._floor = 0.0
+
+    def push(self, ticket: Ticket) -> None:
+        """Put a request into its tenant's lane; a tenant that comes back has no claim from when it was away."""
+        request = ticket.request
+        lane = self._lanes.get(request.tenant)
+        if lane is None:
+            lane = self._lanes[request.tenant] = Lane(self._floor)
+        if lane.turn is None:
+            lane.served = max(lane.served, self._floor)
+            self._take_turn(lane)
+        ticket.serial, ticket.lane = next(_serials), lane
+        self.tickets[request.id] = ticket
+        if request.sheddable:
+            self.sheddable[request.id] = ticket
+        self.prompt_tokens += request.prompt_tokens
+        by_size = (request.prompt_tokens, ticket.serial, ticket)
+        insort(lane.by_due, (ticket.due_s, ticket.serial, ticket))
+        insort(lane.by_size, by_size)
+        insort(self._by_size, by_size)
+
+    def remove(self, ticket: Ticket) -> None:
+        """Take a request out, wherever it stands."""
+        request, lane = ticket.request, self._lanes[ticket.request.tenant]
+        ticket.lane = None
+        del self.tickets[request.id]
+        self.sheddable.pop(request.id, None)
+        self.prompt_tokens -= request.prompt_tokens
+        by_size = (request.prompt_tokens, ticket.serial, ticket)
+        take_out(lane.by_due, (ticket.due_s, ticket.serial, ticket))
+        take_out(lane.by_size, by_size)
+        take_out(self._by_size, by_size)
+        if not lane.by_due:
+            take_out(self._turns, lane.turn)
+            lane.turn = None
+            if len(self._lanes) > 2 * len(self._turns) + _IDLE_TENANTS:
+                self._forget()
+
+    def head(self, *, shortest_first: bool) -> Ticket:
+        """Return the next of the tenant that was served least: the first due, or the shortest."""
+        lane: Lane = self._turns[0][2]
+        self._floor = max(self._floor, lane.served)
+        head: Ticket = (lane.by_size if shortest_first else lane.by_due)[0][2]
+        return head
+
+    def smallest(self) -> Ticket:
+        """Return the shortest prompt of the band, whoever's it is."""
+        ticket: Ticket = self._by_size[0][2]
+        return ticket
+
+    def oldest(self) -> Ticket:
+        """Return the one that came first."""
+        return next(iter(self.tickets.values()))
+
+    def newest(self) -> Ticket:
+        """Return the one that came last."""
+        return next(reversed(self.tickets.values()))
+
+    def charge(self, tenant: str, tokens: float) -> None:
+        """Add work to a tenant's account, or take back what was charged too much."""
+        lane = self._lanes.get(tenant)
+        if lane is not None:
+            lane.served += tokens
+            if lane.turn is not None:
+                take_out(self._turns, lane.turn)
+                self._take_turn(lane)
+
+    def _take_turn(self, lane: Lane) -> None:
+        lane.turn = (lane.served, next(_serials), lane)
+        insort(self._turns, lane.turn)
+
+    def _forget(self) -> None:
+        """Drop the tenants that neither wait nor were given more than those who do."""
+        self._lanes = {
+            name: lane for name, lane in self._lanes.items() if lane.turn or lane.served > self._floor
+        }
+
+
+def take_out(ordered: list[Any], entry: Any) -> None:
+    """Remove an entry from a sorted list that has it."""
+    del ordered[bisect_left(ordered, entry)]

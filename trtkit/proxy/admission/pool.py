@@ -1,0 +1,156 @@
+"""Engines that share one queue: who goes next, and where to."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+
+from trtkit.contract.models import Admission as AdmissionRules
+from trtkit.contract.scheduling import Order
+from trtkit.plan.types import Zones
+from trtkit.proxy.admission.backend import Backend
+from trtkit.proxy.admission.lane import Band, take_out
+from trtkit.proxy.admission.queue import BandQueue
+from trtkit.proxy.admission.record import Constraint
+from trtkit.proxy.admission.request import INFINITE, Ticket
+
+_CANDIDATES = 8
+"""Engines that are asked for a place, least loaded first."""
+
+
+class Pool:
+    """A queue and the engines behind it."""
+
+    def __init__(self, rules: AdmissionRules, zones: Zones, tokens_per_block: int, indices: range) -> None:
+        self.queue = BandQueue(rules.starvation_ms / 1000, rules.minimum_share)
+        self.backends = [Backend(index, rules, zones, tokens_per_block) for index in indices]
+        for backend in self.backends:
+            backend.pool = self
+        self.prefill_tokens = 0
+        """In flight at all its engines."""
+        self._running = 0
+        self.stoppable: dict[int, Backend] = {}
+        """Engines with sheddable requests before their first token."""
+        self._version = 0
+        self._blocked_at = -1
+        """Version of engines and queue at which nobody could go: nobody can until one of them changes."""
+        self._skip_ahead = rules.skip_ahead
+        self._order = rules.order
+        self._count = len(self.backends)
+        self._only = self.backends[0] if len(self.backends) == 1 else None
+        self._least_loaded: list[Backend] = []
+        """The engines that are asked, until the order changes."""
+        self._by_load = [(0.0, backend.index, backend) for backend in self.backends]
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits and nothing is in flight."""
+        return not self.queue.length and not self._running
+
+    @property
+    def nearest(self) -> Backend:
+        """The engine that a request would go to if it could."""
+        return self._only or self._by_load[0][2]
+
+    def note(self, backend: Backend, prefill_tokens: int, requests: int) -> None:
+        """Put an engine in its place after its load has changed by so many prompt tokens and requests."""
+        self.prefill_tokens += prefill_tokens
+        self._running += requests
+        if backend.sheddable:
+            self.stoppable[backend.index] = backend
+        else:
+            self.stoppable.pop(backend.index, None)
+        self._version += 1
+        if self._only is None:
+            take_out(self._by_load, (backend.placed_load, backend.index, backend))
+            backend.placed_load = backend.load
+            self._least_loaded = []
+            insort(self._by_load, (backend.placed_load, backend.index, backend))
+
+    def place_first(self, ticket: Ticket, now_s: float) -> Backend | None:
+        """Return where a newcomer can go that is more urgent than all who wait, unless one of them is owed a turn."""
+        if self.queue.length and (self.queue.starved(now_s) or self.queue.owed()):
+            return None
+        return self.place(ticket, ticket.share)
+
+    def predict(self, ticket: Ticket, now_s: float) -> None:
+        """Predict a newcomer's first token, all that waits before it included."""
+        request = ticket.request
+        ticket.ahead = self.queue.ahead(request.priority)
+        if self.nearest.rates.known:
+            before = (self.prefill_tokens + self.queue.tokens_ahead(request.priority)) / self._count
+            waited_s = now_s - request.arrival_s
+            ticket.predicted_s = waited_s + self.nearest.ttft_s(before + request.prompt_tokens, careful=False)
+
+    def victim(self, now_s: float) -> Ticket | None:
+        """Return whom to stop, before its first token, so that the next of the most urgent band comes in time."""
+        if not self.stoppable:
+            return None
+        band = self.queue.first()
+        head = band.head(shortest_first=self._shortest_first(band, now_s))
+        if head.due_s == INFINITE or head.request.sheddable or head.blocked_by is not Constraint.PREFILL:
+            return None
+        found = (backend.victim_for(head, now_s) for backend in list(self.stoppable.values())[:_CANDIDATES])
+        return next((victim for victim in found if victim), None)
+
+    def next(self, now_s: float, queue: BandQueue) -> tuple[Ticket, Backend] | None:
+        """Return who of a queue is to go now and where to, or nobody.
+
+        Who has starved goes before everybody, at the full share; then the band whose minimum share is due; then strict
+        bands. Below a band whose next request does not fit nobody goes, but smaller ones of that band may pass it.
+        """
+        if not queue.length:
+            return None
+        starved = queue.starved(now_s)
+        if starved is not None:
+            return self._pair(starved, 1.0)
+        version = self._version + queue.version
+        if version == self._blocked_at and queue is self.queue:
+            return None
+        chosen = self._next_in_order(queue, now_s)
+        if chosen is None and queue is self.queue:
+            self._blocked_at = version
+        return chosen
+
+    def _next_in_order(self, queue: BandQueue, now_s: float) -> tuple[Ticket, Backend] | None:
+        owed = queue.owed()
+        if owed is not None and (pair := self._pair(owed.oldest(), owed.oldest().share)):
+            return pair
+        band = queue.first()
+        head = band.head(shortest_first=self._shortest_first(band, now_s))
+        if pair := self._pair(head, head.share):
+            return pair
+        smaller = band.smallest()
+        if smaller is head or head.passed_by >= self._skip_ahead:
+            return None
+        if pair := self._pair(smaller, smaller.share):
+            head.passed_by += 1
+        return pair
+
+    def _shortest_first(self, band: Band, now_s: float) -> bool:
+        """Tell whether what is due last would come too late behind all the others of its band."""
+        if self._order is not Order.HYBRID:
+            return self._order is Order.SHORTEST
+        rate = self.nearest.rates.tokens_per_s * self._count
+        return now_s + (self.prefill_tokens + band.prompt_tokens) / rate > band.newest().due_s
+
+    def _pair(self, ticket: Ticket, share: float) -> tuple[Ticket, Backend] | None:
+        backend = self.place(ticket, share)
+        return None if backend is None else (ticket, backend)
+
+    def place(self, ticket: Ticket, share: float) -> Backend | None:
+        """Return the least loaded engine that has room for a request of a band with this share, if any has."""
+        for backend in self._candidates():
+            blocker = backend.ledger.blocker(ticket, share)
+            if blocker is None:
+                return backend
+            if ticket.blocked_by is not blocker:
+                ticket.bind(blocker, *backend.ledger.measure(blocker, ticket, share))
+                if blocker is Constraint.PREFILL:
+                    backend.feedback.note_use()
+        return None
+
+    def _candidates(self) -> Sequence[Backend]:
+        if not self._least_loaded:
+            self._least_loaded = [entry[2] for entry in self._by_load[:_CANDIDATES]]
+        return self._least_loaded

@@ -1,0 +1,58 @@
+"""The records of what admission decided: counted, logged, and kept for a while for who asks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trtkit.proxy.admission import Record
+
+_KEPT = 10_000
+log = logging.getLogger(__name__)
+
+OnRecord = Callable[[Record], None]
+
+
+class DecisionLog:
+    """The last ten thousand decisions, by the proxy's id and by the client's."""
+
+    def __init__(self, on_record: OnRecord) -> None:
+        self._on_record = on_record
+        self._records: OrderedDict[str, Record] = OrderedDict()
+        self._names: dict[str, str] = {}
+        """The proxy's id by the client's; the latest of several wins."""
+        self._clients: dict[str, str] = {}
+
+    def note(self, record: Record, client_id: str) -> None:
+        """Take a decision in; a refusal is logged as information, a dispatch for debugging."""
+        self._on_record(record)
+        self._records[record.id] = record
+        if client_id:
+            self._names[client_id] = record.id
+            self._clients[record.id] = client_id
+        if len(self._records) > _KEPT:
+            self._forget(self._records.popitem(last=False)[0])
+        level = logging.DEBUG if record.reason is None else logging.INFO
+        if log.isEnabledFor(level):
+            log.log(level, "decision %s", json.dumps(as_json(record)))
+
+    def find(self, request_id: str) -> Record | None:
+        """Return the record of a request by either of its ids."""
+        return self._records.get(self._names.get(request_id, request_id))
+
+    def _forget(self, request_id: str) -> None:
+        client_id = self._clients.pop(request_id, None)
+        if client_id is not None and self._names.get(client_id) == request_id:
+            del self._names[client_id]
+
+
+def as_json(record: Record) -> Mapping[str, Any]:
+    """Return a record as JSON: enums by their values, what is not known as null."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in record._asdict().items()
+    }
