@@ -135,6 +135,12 @@ def test_the_pool_is_the_least_of_fraction_tokens_and_bytes(contract_with):
     assert free.kv_pool_bytes == pytest.approx(0.9 * left, rel=1e-4)
 
 
+def test_vllm_takes_its_share_of_all_memory(contract_with):
+    memory = plan_with(contract_with, backend="vllm").memory
+    used = memory.weights_bytes + memory.activation_bytes + memory.overhead_bytes
+    assert memory.kv_pool_bytes + used == pytest.approx(0.9 * memory.available_bytes, rel=1e-4)
+
+
 @given(
     batch=st.integers(1, 512),
     more=st.integers(0, 512),

@@ -109,6 +109,21 @@ def test_the_zone_of_decoding_is_what_the_tightest_promise_leaves(contract_with)
     assert max(each.tpot_ms for each in plan.pace.classes) <= 15
 
 
+def test_beams_take_places_in_steps_and_blocks_in_the_pool(contract_with):
+    one, four = (
+        make_plan(
+            contract_with(engine=ENGINE | {"limits": {"max_batch_size": 64, "max_beam_width": beams}}),
+            published("llama-3.1-8b"),
+            MACHINE,
+            workload=Workload(1000, 100),
+        )
+        for beams in (1, 4)
+    )
+    assert four.zones.kv_tokens == pytest.approx(one.zones.kv_tokens / 4, rel=0.01)
+    assert four.pace.step_ms > one.pace.step_ms
+    assert four.pace.requests_per_s < one.pace.requests_per_s
+
+
 def test_a_measurement_of_the_engine_goes_before_everything(contract_with):
     measured = measured_fit(MEASURED)
     contract = contract_with(engine=ENGINE)

@@ -21,7 +21,10 @@ _TARGET, _ASK = "Target", "Questions"
 
 
 _Subject = Annotated[
-    Path, typer.Argument(metavar="CONTRACT|CONFIG.json", help="Contract, or a model's config.json alone.")
+    Path,
+    typer.Argument(
+        metavar="CONTRACT|CONFIG.json", help="Contract, or a model's config.json (or its folder) alone."
+    ),
 ]
 _Config = Annotated[
     Path | None,
@@ -96,7 +99,8 @@ def plan(
     if html is not None and not compare:
         raise InputError("--html draws a comparison", hint="give --compare too")
     # Of a model alone a GPU says what is meant.
-    implied = "tensorrt" if gpu and contract.suffix == ".json" else None
+    alone = contract.suffix == ".json" or contract.is_dir()
+    implied = "tensorrt" if gpu and alone else None
     given = {
         "engine.backend": backend or implied,
         "engine.gpu": gpu,

@@ -108,13 +108,15 @@ class Question:
 
 
 def ask(path: Path, overrides: Sequence[str], config: Path | None, report: Report) -> Question:
-    """Read a contract, or a ``config.json`` in its place, and the model that it is about.
+    """Read a contract, or a ``config.json`` or its folder in its place, and the model that it is about.
 
     For a back end with a GPU the model's configuration is all that is read: weights need not be there.
 
     Raises:
         InputError: A file is missing or wrong.
     """
+    if path.is_dir():
+        path /= _CONFIG
     if path.suffix == ".json":
         file, config = parse_contract(_BARE.format(name=_name(path)), path, overrides), config or path
         return _question(file, config, bare=True)

@@ -70,7 +70,8 @@ def attention_settings(ask: Ask) -> tuple[Setting, ...]:
         paged, fp8, why_paged = False, False, "context_fmha is off"
         why_fp8 = why_paged
     elif quantization.quant_algo not in _FP8_CONTEXT or ask.sm < 89:
-        place = f"SM {ask.sm}" if ask.sm < 89 else f"{quantization.weights} weights"
+        plain = quantization.quant_algo is None
+        place = f"SM {ask.sm}" if ask.sm < 89 else f"{'plain' if plain else quantization.weights} weights"
         fp8, why_fp8 = False, f"FP8 attention does not go with {place}"
         if kv == "FP8":
             paged, why_paged = False, f"an FP8 KV cache is not read in the context phase with {place}"

@@ -13,7 +13,7 @@ from trtkit.catalog.trtllm import NEWEST, PROFILES
 from trtkit.contract.models import Contract
 from trtkit.plan.effective import Ask, Effect, build_effect
 from trtkit.plan.gpu_memory import gpu_memory
-from trtkit.plan.pace import Speed, pace_of, workload_of
+from trtkit.plan.pace import Speed, WithBeams, pace_of, workload_of
 from trtkit.plan.preflight.target import TRTLLM_BACKENDS
 from trtkit.plan.speed import speed_of
 from trtkit.plan.types import EngineLimits, Plan, QuantPlan, Setting, Target, Workload, Zones
@@ -44,6 +44,7 @@ def resolve_gpu(
     share = 1.0 if engine.backend.value == "rtx" else contract.admission.kv_fraction
     kv_tokens = int(memory.kv_tokens * share / engine.limits.max_beam_width) // block * block
     speed = measured or speed_of(model, gpu, ranks, quantization, contract.model.dtype.value)
+    speed = WithBeams(speed, engine.limits.max_beam_width)
     pace = pace_of(contract, limits, kv_tokens, speed, workload or workload_of(contract, limits))
     reuse = engine.kv_cache.enable_block_reuse and effect.paged_context
     return Plan(

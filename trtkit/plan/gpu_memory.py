@@ -38,7 +38,7 @@ def gpu_memory(
     buffers = step_bytes(model, ranks, limits, contract.engine.limits.max_beam_width)
     overhead = RUNTIME_BYTES + _NCCL_BYTES.get(ranks.world, _NCCL_MORE_BYTES)
     per_token = kv_token_bytes(model, ranks, contract.quantization.kv_cache.value, dtype)
-    tokens = _pool_tokens(contract, limits, per_token, gpu.memory_bytes - weights - buffers - overhead)
+    tokens = _pool_tokens(contract, limits, per_token, gpu.memory_bytes, weights + buffers + overhead)
     return MemoryPlan(
         weights_bytes=weights,
         activation_bytes=buffers,
@@ -70,16 +70,22 @@ def kv_token_bytes(model: ModelConfig, ranks: Parallelism, kv_cache: str, dtype:
     return 2 * layers_of_stage(model, ranks) * heads * model.head_size * element
 
 
-def _pool_tokens(contract: Contract, limits: EngineLimits, per_token: int, free_bytes: int) -> int:
+def _pool_tokens(
+    contract: Contract, limits: EngineLimits, per_token: int, total_bytes: int, used_bytes: int
+) -> int:
     """Return the pool: a fraction of what is left, no more than the tokens and bytes that were given."""
-    given, free = contract.engine.kv_cache, max(free_bytes, 0)
-    size = math.floor(given.memory_fraction * free)
+    given, backend = contract.engine.kv_cache, contract.engine.backend.value
+    if backend == "vllm":
+        # Its gpu_memory_utilization is a share of all memory, everything else included.
+        size = math.floor(given.memory_fraction * total_bytes) - used_bytes
+    else:
+        size = math.floor(given.memory_fraction * (total_bytes - used_bytes))
     if given.max_bytes is not None:
         size = min(size, given.max_bytes)
-    tokens = size // per_token
+    tokens = max(size, 0) // per_token
     if given.max_tokens is not None:
         tokens = min(tokens, given.max_tokens)
-    if contract.engine.backend.value == "rtx":
+    if backend == "rtx":
         # One linear cache for each slot.
         tokens = min(tokens, limits.max_batch_size * limits.max_seq_len)
     return tokens // limits.tokens_per_block * limits.tokens_per_block

@@ -29,6 +29,32 @@ class Speed(Protocol):
 
 
 @dataclass(frozen=True)
+class WithBeams:
+    """The speed of requests that are searched with several beams: each takes a place in every step."""
+
+    one: Speed
+    beams: int
+
+    @property
+    def source(self) -> str:
+        """Where the numbers come from."""
+        return self.one.source
+
+    @property
+    def stages(self) -> int:
+        """Pipeline stages."""
+        return self.one.stages
+
+    def prefill_ms(self, tokens: int) -> float:
+        """Return the time of one prompt, which the beams have in common."""
+        return self.one.prefill_ms(tokens)
+
+    def step_ms(self, batch: int, context_tokens: float) -> float:
+        """Return the time of one token for each request."""
+        return self.one.step_ms(batch * self.beams, context_tokens)
+
+
+@dataclass(frozen=True)
 class Found:
     """The pace, and how many requests may decode at once for the TPOT promise."""
 
