@@ -1,7 +1,7 @@
 """Write the catalog's table of step times anew, and print where the roofline parts from it.
 
-``make silicon`` runs it; half a minute for each cell. Answers are kept in ``build/bench/silicon.jsonl``, so that an
-interrupted run goes on where it was.
+``make silicon`` runs it; half a minute for each cell, of all GPUs or of those that are named. Answers are kept in
+``build/bench/silicon.jsonl``, so that an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trtkit.catalog.parallel import Parallelism  # noqa: E402
 from trtkit.catalog.silicon import SILICON_FILE, Cell  # noqa: E402
 from trtkit.errors import InputError  # noqa: E402
 from trtkit.flow.silicon import VERSION, Silicon, requests_for  # noqa: E402
-from trtkit.plan.fit import fit_prefill, fit_step  # noqa: E402
+from trtkit.plan.fit import WORST, fit_prefill, fit_step  # noqa: E402
 from trtkit.plan.resolve import quant_plan  # noqa: E402
 from trtkit.plan.silicon import PEAK, shape_of  # noqa: E402
 from trtkit.plan.speed import Roofline  # noqa: E402
@@ -43,10 +43,6 @@ RANKS = {
     "mixtral-8x7b": (2,),
 }
 FORMATS = (("none", "auto"), ("fp8", "fp8"), ("int8-sq", "auto"), ("int8-wo", "auto"), ("int4-awq", "auto"))
-WORST = 0.35
-"""A fit that is further off at some point is not shipped."""
-
-
 say = Console(width=160, highlight=False).print
 
 
@@ -70,7 +66,7 @@ def main() -> None:
 
 def _cells(silicon, known) -> tuple[list[Cell], dict[str, Any]]:
     cells, ratios = [], {}
-    for gpu, model, (weights, kv_cache) in product(GPUS_ASKED, RANKS, FORMATS):
+    for gpu, model, (weights, kv_cache) in product(sys.argv[1:] or GPUS_ASKED, RANKS, FORMATS):
         for tp in RANKS[model]:
             points = list(_points(silicon, model, gpu, tp, quant_plan(weights, kv_cache), known))
             if not points:

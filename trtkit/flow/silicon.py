@@ -15,7 +15,7 @@ from typing import Any
 
 from trtkit.catalog.parallel import Parallelism
 from trtkit.errors import EnvironmentLacks, InputError
-from trtkit.plan.fit import fit_prefill, fit_step
+from trtkit.plan.fit import WORST, fit_prefill, fit_step
 from trtkit.plan.silicon import Fit
 from trtkit.plan.types import QuantPlan
 
@@ -149,9 +149,9 @@ def silicon_fit(
     with closing(Silicon()) as silicon:
         pairs = [(each, silicon.ask(each)) for each in requests]
     prefill = fit_prefill([(each["isl"], ms) for each, ms in pairs if each["mode"] == "static_ctx"])
-    steps = [
-        (each["batch_size"], float(each["isl"]), ms) for each, ms in pairs if each["mode"] == "static_gen"
-    ]
-    return Fit(
-        f"silicon timings of aiconfigurator {VERSION}, asked now", prefill.terms, fit_step(steps).terms
-    )
+    steps = [(each["batch_size"], each["isl"], ms) for each, ms in pairs if each["mode"] == "static_gen"]
+    step = fit_step(steps)
+    if max(prefill.worst, step.worst) > WORST:
+        message = f"no curve goes through the timings: it is off by {max(prefill.worst, step.worst):.0%}"
+        raise InputError(message, hint="leave --silicon out: the roofline knows experts")
+    return Fit(f"silicon timings of aiconfigurator {VERSION}, asked now", prefill.terms, step.terms)

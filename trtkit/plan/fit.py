@@ -8,6 +8,9 @@ from itertools import combinations
 
 from trtkit.plan.silicon import Three
 
+WORST = 0.35
+"""A curve that is further off at some point is none: mixtures of experts bend as batches reach more of them."""
+
 
 @dataclass(frozen=True)
 class Curve:
