@@ -123,7 +123,14 @@ def test_heads_need_kernels(contract_with, name, changes, key):
     [
         ({"weights": "int4-awq", "group_size": 256}, "group_size_has_kernel"),
         ({"weights": "w4a8-awq", "group_size": 64}, "group_size_has_kernel"),
-        ({"weights": "fp8", "group_size": 64}, "group_size_has_kernel"),
+        (
+            {"weights": "int8-sq", "fallback": ["w4a8-awq"], "gate": {}, "group_size": 64},
+            "group_size_has_kernel",
+        ),
+        ({"weights": "fp8", "group_size": 64}, "settings_have_a_user"),
+        ({"weights": "fp8", "smoothquant": "per-token"}, "settings_have_a_user"),
+        ({"weights": "fp8-rowwise", "fallback": ["fp8"], "gate": {}, "alpha": 0.4}, "settings_have_a_user"),
+        ({"kv_cache": "fp8", "kv_scale": "kv"}, "settings_have_a_user"),
         ({"weights": "int8-wo", "fallback": ["fp8"], "gate": {}}, "fallbacks_run_on_gpu"),
     ],
 )
@@ -133,9 +140,29 @@ def test_formats_are_checked_with_all_their_keys(contract_with, quantization, na
     assert BY_NAME[name](contract, model, outline(contract, model, MACHINE))
 
 
+def test_a_setting_belongs_to_any_format_of_the_chain(contract_with):
+    quantization = {
+        "weights": "int8-wo",
+        "fallback": ["int8-sq"],
+        "gate": {},
+        "alpha": 0.4,
+        "smoothquant": "per-token",
+    }
+    contract, model = contract_with(engine=ENGINE, quantization=quantization), published("llama-3.1-8b")
+    assert BY_NAME["settings_have_a_user"](contract, model, outline(contract, model, MACHINE)) == []
+
+
+def test_a_form_of_smoothquant_has_its_own_algorithm(contract_with):
+    contract = contract_with(
+        engine=ENGINE, quantization={"weights": "int8-sq", "smoothquant": "qdq", "alpha": 0.4}
+    )
+    quantization = outline(contract, published("llama-3.1-8b"), MACHINE).quantization
+    assert (quantization.quant_algo, quantization.alpha) == ("W8A8_SQ_PER_CHANNEL", 0.4)
+
+
 def test_every_gpu_check_has_a_case():
     named = {each.values[0] for each in CASES}
-    named |= {"head_size_has_kernel", "head_size_is_common", "group_size_has_kernel", "fallbacks_run_on_gpu"}
+    named |= {"head_size_has_kernel", "head_size_is_common", "fallbacks_run_on_gpu"}
     assert {check.name for check in GPU_CHECKS} <= named
 
 

@@ -37,6 +37,15 @@ WEIGHTS: dict[str, WeightFacts] = {
     "w4a8-awq": WeightFacts("W4A8_AWQ", 4, group_values=1, scale_per_column=True, compute="fp8"),
 }
 
+SMOOTHQUANT: dict[str, str] = {
+    "per-channel-per-token": "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN",
+    "per-channel": "W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN",
+    "per-token": "W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN",
+    "per-tensor": "W8A8_SQ_PER_TENSOR_PLUGIN",
+    "qdq": "W8A8_SQ_PER_CHANNEL",
+}
+"""Forms of ``int8-sq`` to ``quant_algo``; the first one is the most accurate."""
+
 KV_CACHE: dict[str, str | None] = {"auto": None, "int8": "INT8", "fp8": "FP8"}
 """Contract name to ``quantization.kv_cache_quant_algo``."""
 

@@ -16,7 +16,7 @@ from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.jobs import Job, Layout, Target
-from trtkit.checkpoint.mapping import map_tensors, tied_copies
+from trtkit.checkpoint.mapping import MappedTensor, map_tensors, tied_copies
 from trtkit.checkpoint.progress import Progress, silent
 from trtkit.checkpoint.rank_files import RankFiles
 from trtkit.checkpoint.recipe import Baking, Recipe
@@ -91,10 +91,10 @@ class Conversion:
         return ConversionReport(out, len(self.targets), self.layout.ranks.world, written, tied)
 
 
-def prepare(
+def check(
     source: HfCheckpoint, *, dtype: str, recipe: Recipe, parallelism: Parallelism = ONE_RANK
-) -> Conversion:
-    """Account for every tensor, from headers alone, and return what is to be done.
+) -> tuple[list[MappedTensor], Layout]:
+    """Account for every tensor, from headers alone, and return where each goes.
 
     Raises:
         InputError: The source does not fit the request; all problems of a kind are listed.
@@ -110,6 +110,18 @@ def prepare(
     layout = Layout(source.config, dtype, parallelism)
     if problems := recipe.problems(mapped, layout):
         raise ContractError(condense(problems, file=file))
+    return mapped, layout
+
+
+def prepare(
+    source: HfCheckpoint, *, dtype: str, recipe: Recipe, parallelism: Parallelism = ONE_RANK
+) -> Conversion:
+    """Check a conversion, and return what is to be done.
+
+    Raises:
+        InputError: The source does not fit the request; all problems of a kind are listed.
+    """
+    mapped, layout = check(source, dtype=dtype, recipe=recipe, parallelism=parallelism)
     return Conversion(source, recipe, layout, recipe.jobs(mapped, layout))
 
 

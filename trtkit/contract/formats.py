@@ -17,6 +17,16 @@ class WeightFormat(str, enum.Enum):
     INT4_GPTQ = "int4-gptq"
     W4A8_AWQ = "w4a8-awq"
 
+    @property
+    def is_smoothed(self) -> bool:
+        """Whether difficulty moves from activations into weights first."""
+        return self is WeightFormat.INT8_SQ
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether input channels share scales in groups."""
+        return self in {WeightFormat.INT4_AWQ, WeightFormat.INT4_GPTQ, WeightFormat.W4A8_AWQ}
+
 
 class KvCacheFormat(str, enum.Enum):
     """How the KV cache is stored; ``auto`` follows the back end."""

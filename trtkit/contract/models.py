@@ -68,6 +68,23 @@ class Gate(_Section):
         return self
 
 
+class Calibration(_Section):
+    """What the model reads for formats that have to know the ranges of its activations, or look for INT4 weights."""
+
+    data: str | None = None
+    """Texts: .txt, .jsonl or .parquet file, or a folder of them, relative to the contract; left out, built-in text."""
+    column: Annotated[str, Field(min_length=1)] = "text"
+    """Field of JSON lines or Parquet that holds the text."""
+    samples: Annotated[int, Field(ge=1, le=100_000)] = 128
+    """Pieces of text to read."""
+    max_length: Annotated[int, Field(ge=2)] = 512
+    """Tokens of each at most."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Decides which texts are read where there are more than enough."""
+    unreached: Literal["abort", "borrow"] = "abort"
+    """Experts that no token came to: abort, or borrow the largest ranges of the others."""
+
+
 class Quantization(_Section):
     """How weights and KV cache are stored."""
 
@@ -75,8 +92,17 @@ class Quantization(_Section):
     """Format of the linear layers' weights (and activations)."""
     kv_cache: Annotated[KvCacheFormat, Field(strict=False)] = KvCacheFormat.AUTO
     """Format of the KV cache."""
+    smoothquant: Literal["per-channel-per-token", "per-channel", "per-token", "per-tensor", "qdq"] | None = (
+        None
+    )
+    """int8-sq: what has a scale of its own, or TensorRT's Q/DQ nodes; left out, the most exact, the first one."""
+    alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    """int8-sq: how much of the difficulty goes from activations into weights; left out, 0.5."""
     group_size: Annotated[int, Field(ge=1)] | None = None
-    """INT4 formats: input channels that share a scale; left out, 128."""
+    """INT4 formats: input channels that share a scale; left out, 128, or 64 where the model's sides ask for that."""
+    kv_scale: Literal["qkv", "kv"] | None = None
+    """INT8 KV cache: outputs that a scale covers; left out, qkv as TensorRT-LLM has it. kv is finer and may clip."""
+    calibration: Calibration = Calibration()
     gate: Gate | None = None
     """What must be reached before anything is built from the quantized model; left out, nothing is measured."""
     fallback: Annotated[
@@ -91,6 +117,17 @@ class Quantization(_Section):
         if len(set(self.fallback)) < len(self.fallback):
             raise ValueError("fallback names a format twice")
         return self
+
+    @property
+    def chain(self) -> tuple[WeightFormat, ...]:
+        """The formats of the weights that may come to be built, in the order in which they are tried."""
+        return tuple(dict.fromkeys((self.weights, *self.fallback)))
+
+    def only(self, weights: WeightFormat) -> Quantization:
+        """Return one format of the chain, with the settings that are its own and nothing to fall back to."""
+        foreign = [] if weights.is_smoothed else ["smoothquant", "alpha"]
+        foreign += [] if weights.has_groups else ["group_size"]
+        return self.model_copy(update={"weights": weights, "fallback": [], **dict.fromkeys(foreign)})
 
 
 class Limits(_Section):

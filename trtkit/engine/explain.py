@@ -22,6 +22,12 @@ _WORDS = {
     "tokenizer": "model.source: {}",
     "backend": "version or setting of {}",
     "files": "repository file {}",
+    "calibrate": "the product of calibrate",
+    "calibration": "quantization.calibration.{}",
+    "texts": "quantization.calibration.data: {}",
+    "versions": "version of {}",
+    "options": "quantization.gate.{}",
+    "tried": "what the gate said of the formats before",
     "checkpoint": "the product of convert",
     "engine": "the product of compile",
 }

@@ -9,6 +9,7 @@ from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import Check, refuses, warns
+from trtkit.plan.quantization import group_size_has_kernel, settings_have_a_user
 from trtkit.plan.types import Plan
 
 
@@ -235,6 +236,8 @@ CHECKS: tuple[Check, ...] = (
     pool_holds_sequence,
     memory_holds_all,
     cache_is_as_small_as_its_format,
+    settings_have_a_user,
+    group_size_has_kernel,
     classes_fit_engine,
     deadlines_follow_first_tokens,
     classes_promise_something,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trtkit.catalog.architectures import ARCHITECTURES
-from trtkit.catalog.formats import KV_CACHE, WEIGHTS
 from trtkit.catalog.gpus import GPUS, Gpu
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
@@ -15,6 +14,7 @@ from trtkit.plan.effective import Ask, Effect, build_effect
 from trtkit.plan.gpu_memory import gpu_memory
 from trtkit.plan.pace import Speed, WithBeams, pace_of, workload_of
 from trtkit.plan.preflight.target import TRTLLM_BACKENDS
+from trtkit.plan.quantization import quant_plan_of
 from trtkit.plan.speed import speed_of
 from trtkit.plan.types import EngineLimits, Plan, QuantPlan, Setting, Target, Workload, Zones
 
@@ -28,14 +28,8 @@ def resolve_gpu(
     contract: Contract, model: ModelConfig, measured: Speed | None, workload: Workload | None
 ) -> Plan:
     """Return the plan; the contract's back end, GPU and parallelism were checked before."""
-    engine, formats = contract.engine, contract.quantization
+    engine, quantization = contract.engine, quant_plan_of(contract.quantization)
     gpu, ranks = GPUS[engine.gpu or ""], ranks_of(contract, model)
-    quantization = QuantPlan(
-        formats.weights.value,
-        formats.kv_cache.value,
-        WEIGHTS[formats.weights.value].quant_algo,
-        KV_CACHE[formats.kv_cache.value],
-    )
     effect = _effect(contract, model, quantization, gpu)
     limits = _prompt_limit(contract, effect)
     memory = gpu_memory(contract, model, gpu, ranks, limits)

@@ -18,6 +18,7 @@ from trtkit.plan.memory import activation_bytes, kv_pool_tokens, weights_bytes
 from trtkit.plan.pace import Speed
 from trtkit.plan.preflight import GPU_CHECKS, RANKLESS_CHECKS
 from trtkit.plan.preflight.target import target_problems
+from trtkit.plan.quantization import quant_plan_of
 from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Workload, Zones
 
 DEFAULT_BATCH_SIZE = 32
@@ -131,7 +132,7 @@ def _resolve(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
         threads=None if BACKENDS[engine.backend.value].needs_gpu else threads,
         dtype=dtype,
         model=model,
-        quantization=quant_plan(contract.quantization.weights.value, contract.quantization.kv_cache.value),
+        quantization=quant_plan_of(contract.quantization),
         limits=limits,
         memory=memory,
         zones=zones_of(limits, memory.kv_tokens, contract.admission.kv_fraction),

@@ -36,6 +36,8 @@ class ActRange:
 
     path: Path
     tensors: Mapping[str, TensorInfo]
+    is_awaited: bool = False
+    """Whether it is still to be recorded: recipes can check the model by it, and nothing can be read of it."""
 
     @classmethod
     def open(cls, path: Path) -> ActRange:
@@ -45,6 +47,11 @@ class ActRange:
             InputError: It is no whole safetensors file.
         """
         return cls(path, read_header(path))
+
+    @classmethod
+    def awaited(cls, path: Path) -> ActRange:
+        """Return ranges that a calibration will write there."""
+        return cls(path, {}, is_awaited=True)
 
     def inputs(self, linears: Sequence[Linear]) -> Floats:
         """Return the largest magnitude of each input channel of layers that read the same input."""
@@ -68,6 +75,8 @@ class ActRange:
         Raises:
             ContractError: Ranges are missing, of another model, or no ranges; all of them are listed.
         """
+        if self.is_awaited:
+            return
         kinds = (_INPUT, _OUTPUT) if outputs else (_INPUT,)
         problems = [
             problem

@@ -83,7 +83,7 @@ class Int4:
         if layout.dtype == "float32":
             message = "engines with INT4 weights compute in 16 bits, not in float32"
             problems.append(Problem(message, key="dtype", hint="use float16 or bfloat16"))
-        if problems:
+        if problems or self.found.ranges.is_awaited:
             return problems
         self.found.ranges.check(found)
         problems = [problem for linear in found for problem in self.found.problems(linear)]

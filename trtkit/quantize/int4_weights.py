@@ -26,7 +26,7 @@ from trtkit.quantize.linear import Linear
 METADATA = "trtkit"
 """Key of the texts in the file's header that holds what it says of itself, as JSON."""
 GPTQ = "int4-gptq"
-_PURPOSES = {
+PURPOSES = {
     "int4-awq": ("int4-awq", "w4a8-awq"),
     "w4a8-awq": ("w4a8-awq", "int4-awq"),
     GPTQ: (GPTQ,),
@@ -54,7 +54,9 @@ class Int4Weights:
         Raises:
             InputError: It was not made for these weights.
         """
-        wanted, path = _PURPOSES[weights], ranges.path
+        wanted, path = PURPOSES[weights], ranges.path
+        if ranges.is_awaited:
+            return cls(ranges, weights, 64, "")
         hint = f"make it with `trtkit calibrate SOURCE --for {wanted[0]} -o FILE`"
         try:
             told = json.loads(read_metadata(path).get(METADATA, "{}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from trtkit.catalog.formats import SMOOTHQUANT
 from trtkit.checkpoint.recipe import Plain, Recipe
 from trtkit.errors import InputError
 from trtkit.plan.types import QuantPlan
@@ -19,17 +20,15 @@ from trtkit.quantize.smoothquant_qdq import SmoothQuantQdq
 from trtkit.quantize.weight_only import BakedWeightOnly, WeightLayout
 
 QDQ = "qdq"
-SMOOTHQUANT = (*(mode.value for mode in Mode), QDQ)
-"""Forms of ``int8-sq``; the first one is the most accurate."""
-_DEFAULT_ALPHA = 0.5
+_DEFAULT_FORM, _DEFAULT_ALPHA = next(iter(SMOOTHQUANT)), 0.5
 _NO_RANGES = "record activation ranges of the model and give the file"
 
 
 def recipe_for(
     plan: QuantPlan,
     *,
-    ranges: Path | None = None,
-    smoothquant: str = SMOOTHQUANT[0],
+    ranges: Path | ActRange | None = None,
+    smoothquant: str = _DEFAULT_FORM,
     alpha: float = _DEFAULT_ALPHA,
     target_sm: int | None = None,
     trtllm_version: str | None = None,
@@ -38,7 +37,7 @@ def recipe_for(
 ) -> Recipe:
     """Return the recipe of a plan's formats.
 
-    ``ranges`` is a file of activation ranges (see ``act_range``). ``smoothquant`` and ``alpha`` belong to ``int8-sq``,
+    ``ranges`` are activation ranges (see ``act_range``). ``smoothquant`` and ``alpha`` belong to ``int8-sq``,
     ``target_sm`` and ``trtllm_version`` to ``int8-wo`` in the layout of one GPU, ``kv_scale`` to an INT8 KV cache.
     Without ``clamps``, ``fp8-rowwise`` leaves activations unbounded, for engines that know no bound.
 
@@ -71,15 +70,24 @@ def _weights(plan: QuantPlan, ranges: ActRange | None, smoothquant: str, alpha: 
     return Plain(plan)
 
 
-def _open(plan: QuantPlan, path: Path | None) -> ActRange | None:
+def takes_ranges(plan: QuantPlan) -> bool:
+    """Return whether something is made of activation ranges: an FP8 KV cache can do without and is better with them."""
+    return bool(_needing(plan)) or plan.kv_cache_quant_algo is not None
+
+
+def _needing(plan: QuantPlan) -> list[str]:
+    weights = [plan.weights] if plan.weights in ("fp8", "int8-sq", *INT4) else []
+    return weights + (["an INT8 KV cache"] if plan.kv_cache_quant_algo == "INT8" else [])
+
+
+def _open(plan: QuantPlan, ranges: Path | ActRange | None) -> ActRange | None:
     """Open the ranges if there are users of them."""
-    needing = [plan.weights] if plan.weights in ("fp8", "int8-sq", *INT4) else []
-    needing += ["an INT8 KV cache"] if plan.kv_cache_quant_algo == "INT8" else []
-    if path is not None:
-        if not needing and plan.kv_cache_quant_algo is None:
+    if ranges is not None:
+        if not takes_ranges(plan):
+            path = ranges.path if isinstance(ranges, ActRange) else ranges
             raise InputError("nothing would use activation ranges", path=path, hint="leave them out")
-        return ActRange.open(path)
-    if needing:
+        return ranges if isinstance(ranges, ActRange) else ActRange.open(ranges)
+    if needing := _needing(plan):
         raise InputError(f"activation ranges are needed for {' and '.join(needing)}", hint=_NO_RANGES)
     return None
 
@@ -96,7 +104,7 @@ def _check_used(
     scales = tuple(each.value for each in KvScale)
     if kv_scale not in scales:
         raise InputError(f"{kv_scale!r} is nothing a KV scale can cover", hint=f"one of {', '.join(scales)}")
-    if plan.weights != "int8-sq" and (smoothquant, alpha) != (SMOOTHQUANT[0], _DEFAULT_ALPHA):
+    if plan.weights != "int8-sq" and (smoothquant, alpha) != (_DEFAULT_FORM, _DEFAULT_ALPHA):
         raise InputError(f"{plan.weights} weights are not smoothed", hint="leave SmoothQuant's options out")
     if plan.kv_cache_quant_algo != "INT8" and kv_scale != scales[0]:
         raise InputError(f"a {plan.kv_cache} KV cache has no such choice", hint="leave the KV scale out")

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from trtkit.catalog.formats import SMOOTHQUANT
 from trtkit.catalog.schemes import SCHEMES, Scheme
 from trtkit.checkpoint.cast import cast
 from trtkit.checkpoint.jobs import Job, Layout, Piece, Target, plain_jobs
@@ -67,7 +68,7 @@ class Mode(str, enum.Enum):
     @property
     def algorithm(self) -> str:
         """TensorRT-LLM's name."""
-        return _ALGORITHMS[self]
+        return SMOOTHQUANT[self.value]
 
     @property
     def per_channel(self) -> bool:
@@ -78,14 +79,6 @@ class Mode(str, enum.Enum):
     def per_token(self) -> bool:
         """Whether activations are quantized token by token, or by recorded ranges."""
         return self in (Mode.PER_TOKEN, Mode.PER_CHANNEL_PER_TOKEN)
-
-
-_ALGORITHMS = {
-    Mode.PER_CHANNEL_PER_TOKEN: "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN",
-    Mode.PER_CHANNEL: "W8A8_SQ_PER_CHANNEL_PER_TENSOR_PLUGIN",
-    Mode.PER_TOKEN: "W8A8_SQ_PER_TENSOR_PER_TOKEN_PLUGIN",
-    Mode.PER_TENSOR: "W8A8_SQ_PER_TENSOR_PLUGIN",
-}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from trtkit.catalog.formats import SMOOTHQUANT
 from trtkit.catalog.schemes import SCHEMES
 from trtkit.checkpoint.jobs import Job, Layout, Piece, Target
 from trtkit.checkpoint.kernels import Floats, Kernels
@@ -33,7 +34,7 @@ from trtkit.quantize.linear import (
 from trtkit.quantize.sharing import sharing_input
 from trtkit.quantize.smoothing import Doubles, column_amax, row_amax, smoother
 
-ALGORITHM = "W8A8_SQ_PER_CHANNEL"
+ALGORITHM = SMOOTHQUANT["qdq"]
 _LIMITS = {"float16": (2.0**-14, 65504.0)}
 """What prequant factors are kept within: below, float16 loses digits, and then everything."""
 

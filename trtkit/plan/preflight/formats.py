@@ -15,7 +15,6 @@ from trtkit.plan.support import Verdict, kv_verdict, weights_verdict
 from trtkit.plan.types import Plan, Target
 
 _QK_NORMS = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Gemma3ForCausalLM")
-_GROUPED = ("int4-awq", "int4-gptq", "w4a8-awq")
 
 
 @refuses
@@ -51,24 +50,6 @@ def fallbacks_run_on_gpu(contract: Contract, model: ModelConfig, plan: Plan) -> 
         if verdict.support is Support.REFUSED:
             message = f"{backend} runs no {each.value} weights on {target.gpu.name}: {verdict.reason}"
             yield Problem(message, "quantization.fallback", f"leave {each.value} out")
-
-
-@refuses
-def group_size_has_kernel(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
-    """INT4 kernels take groups of 64 and 128 channels, those with FP8 activations of 128 only."""
-    name, size, key = (
-        contract.quantization.weights.value,
-        contract.quantization.group_size,
-        "quantization.group_size",
-    )
-    if size is None:
-        return
-    known = (128,) if name == "w4a8-awq" else (64, 128)
-    if name not in _GROUPED:
-        yield Problem(f"{name} weights have no groups", key, "leave the key out")
-    elif size not in known:
-        sizes = " or ".join(map(str, known))
-        yield Problem(f"no kernel of {name} has groups of {size} channels", key, f"use {sizes}")
 
 
 @refuses
@@ -125,7 +106,6 @@ FORMAT_CHECKS = (
     formats_run_on_gpu,
     formats_are_proven,
     fallbacks_run_on_gpu,
-    group_size_has_kernel,
     smoothquant_knows_norms,
     fp8_kv_suits_model,
     products_keep_pace_with_memory,
