@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from trtkit.catalog.parallel import Parallelism
@@ -143,10 +145,10 @@ def silicon_fit(
     """
     if ranks.pp > 1 or ranks.moe_ep > 1:
         raise InputError("only tensor parallelism is asked of aiconfigurator", hint="use the roofline")
-    requests = requests_for(
-        str(config.resolve().parent), gpu, ranks.tp, quantization, has_experts=has_experts
-    )
-    with closing(Silicon()) as silicon:
+    with TemporaryDirectory() as folder, closing(Silicon()) as silicon:
+        # It takes a folder, and no other name of the file.
+        shutil.copyfile(config, Path(folder) / "config.json")
+        requests = requests_for(folder, gpu, ranks.tp, quantization, has_experts=has_experts)
         pairs = [(each, silicon.ask(each)) for each in requests]
     prefill = fit_prefill([(each["isl"], ms) for each, ms in pairs if each["mode"] == "static_ctx"])
     steps = [(each["batch_size"], each["isl"], ms) for each, ms in pairs if each["mode"] == "static_gen"]
