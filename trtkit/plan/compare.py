@@ -113,15 +113,9 @@ def _candidates(
 
 
 def _with_formats(contract: Contract, weights: str, kv_cache: str) -> Contract:
-    grouped = WEIGHTS[weights].group_values > 0
-    formats = contract.quantization.model_copy(
-        update={
-            "weights": WeightFormat(weights),
-            "kv_cache": KvCacheFormat(kv_cache),
-            "fallback": [],
-            "group_size": contract.quantization.group_size if grouped else None,
-        }
-    )
+    formats = contract.quantization.only(WeightFormat(weights))
+    scale = formats.kv_scale if kv_cache == KvCacheFormat.INT8.value else None
+    formats = formats.model_copy(update={"kv_cache": KvCacheFormat(kv_cache), "kv_scale": scale})
     return contract.model_copy(update={"quantization": formats})
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 
-from trtkit.catalog.formats import DEFAULT_GROUP, WEIGHTS
+from trtkit.catalog.formats import WEIGHTS
 from trtkit.catalog.gpus import MIB, Gpu
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
 from trtkit.contract.models import Contract
 from trtkit.plan.memory import DTYPE_BYTES, activation_bytes, weights_bytes
-from trtkit.plan.ranks import layers_of_stage, share_of
+from trtkit.plan.ranks import group_of, layers_of_stage, share_of
 from trtkit.plan.types import EngineLimits, MemoryPlan
 
 RUNTIME_BYTES = 785 * MIB
@@ -32,7 +32,8 @@ def gpu_memory(
     limits: EngineLimits,
 ) -> MemoryPlan:
     """Return the bytes of the rank that holds most, and the pool by TensorRT-LLM's rule."""
-    group = contract.quantization.group_size or DEFAULT_GROUP
+    formats = contract.quantization
+    group = group_of(model, formats.weights.value, formats.group_size)
     dtype = contract.model.dtype.value
     weights = weights_bytes(model, WEIGHTS[contract.quantization.weights.value], dtype, ranks, group)
     buffers = step_bytes(model, ranks, limits, contract.engine.limits.max_beam_width)

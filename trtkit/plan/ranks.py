@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from trtkit.catalog.formats import DEFAULT_GROUP
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
+from trtkit.plan.tensors import rules_of, target_shape
 
 
 def share_of(model: ModelConfig, ranks: Parallelism) -> ModelConfig:
@@ -30,6 +32,14 @@ def share_of(model: ModelConfig, ranks: Parallelism) -> ModelConfig:
         vocab_size=math.ceil(model.vocab_size / tp),
         moe=moe,
     )
+
+
+def group_of(model: ModelConfig, weights: str, group_size: int | None) -> int:
+    """Return the input channels that share an INT4 scale: as given, else the largest that divides every layer's."""
+    if group_size is not None or weights == "w4a8-awq":
+        return group_size or DEFAULT_GROUP
+    columns = [target_shape(rule, model)[-1] for rule in rules_of(model) if rule.is_linear]
+    return DEFAULT_GROUP if all(count % DEFAULT_GROUP == 0 for count in columns) else DEFAULT_GROUP // 2
 
 
 def layers_of_stage(model: ModelConfig, ranks: Parallelism) -> int:

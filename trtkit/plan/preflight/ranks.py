@@ -12,7 +12,7 @@ from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses, warns
 from trtkit.plan.parallel import heads_divide
-from trtkit.plan.ranks import share_of
+from trtkit.plan.ranks import group_of, share_of
 from trtkit.plan.tensors import rules_of, target_shape
 from trtkit.plan.types import Plan
 
@@ -30,7 +30,7 @@ def layers_fill_tiles(contract: Contract, model: ModelConfig, plan: Plan) -> Ite
     name, target = contract.quantization.weights.value, plan.target
     if contract.engine.backend.value != "tensorrt" or target is None or name not in _WEIGHT_ONLY:
         return
-    tile = tile_of(name, contract.quantization.group_size)
+    tile = tile_of(model, name, contract.quantization.group_size)
     wrong = untiled(model, target.ranks, tile)
     if wrong:
         layer, size = wrong[0]
@@ -44,7 +44,7 @@ def groups_fill_rows(contract: Contract, model: ModelConfig, plan: Plan) -> Iter
     name, target = contract.quantization.weights.value, plan.target
     if target is None or not WEIGHTS[name].group_values:
         return
-    group = contract.quantization.group_size or DEFAULT_GROUP
+    group = group_of(model, name, contract.quantization.group_size)
     local = share_of(model, target.ranks)
     for rule in rules_of(model):
         columns = target_shape(rule, local)[-1]
@@ -56,9 +56,9 @@ def groups_fill_rows(contract: Contract, model: ModelConfig, plan: Plan) -> Iter
             return
 
 
-def tile_of(weights: str, group_size: int | None) -> int:
+def tile_of(model: ModelConfig, weights: str, group_size: int | None) -> int:
     """Return the channels that each rank's part of a layer must be a multiple of."""
-    return _TILE if weights == "int8-wo" else max(_TILE, group_size or DEFAULT_GROUP)
+    return _TILE if weights == "int8-wo" else max(_TILE, group_of(model, weights, group_size))
 
 
 def untiled(model: ModelConfig, ranks: Parallelism, tile: int) -> list[tuple[str, int]]:

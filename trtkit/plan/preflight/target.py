@@ -67,7 +67,6 @@ def _only_on_gpus(contract: Contract) -> Iterator[Problem]:
         "engine.limits.max_beam_width": engine.limits.max_beam_width > 1,
         "engine.chunked_context": not engine.chunked_context,
         "engine.kv_cache.max_bytes": engine.kv_cache.max_bytes is not None,
-        "quantization.group_size": contract.quantization.group_size is not None,
     }
     for key, given in used.items():
         if given:
