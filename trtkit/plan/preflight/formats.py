@@ -58,7 +58,9 @@ def smoothquant_knows_norms(contract: Contract, model: ModelConfig, plan: Plan) 
     plugin = (plan.quantization.quant_algo or "").endswith("_PLUGIN")
     if contract.engine.backend.value == "tensorrt" and plugin and model.architecture in _QK_NORMS:
         message = f"SmoothQuant's attention has not the query and key norms of {model.architecture}"
-        yield Problem(message, "quantization.weights", "set quantization.smoothquant to qdq, or use fp8 or int8-wo")
+        yield Problem(
+            message, "quantization.weights", "set quantization.smoothquant to qdq, or use fp8 or int8-wo"
+        )
 
 
 @warns
