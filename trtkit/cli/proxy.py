@@ -29,7 +29,8 @@ def proxy(
     """Speak Triton's gRPC to services and keep the contract's promises; Ctrl-C drains, a second one forces."""
     from trtkit.contract import load_contract
     from trtkit.engine.store import Store
-    from trtkit.flow.build import need_tokenizer, resolve
+    from trtkit.flow.build import resolve
+    from trtkit.flow.stages import need_tokenizer
     from trtkit.proxy.config import ProxyConfig
     from trtkit.proxy.server import run
     from trtkit.triton.ports import choose_ports

@@ -24,6 +24,8 @@ _WORDS = {
     "files": "repository file {}",
     "calibrate": "the product of calibrate",
     "calibration": "quantization.calibration.{}",
+    "for": "quantization.weights (what calibration looks for)",
+    "group_size": "quantization.group_size",
     "texts": "quantization.calibration.data: {}",
     "versions": "version of {}",
     "options": "quantization.gate.{}",

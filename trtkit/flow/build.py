@@ -6,35 +6,36 @@ rebuilds only what follows from it.
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trtkit.checkpoint.convert import convert
-from trtkit.checkpoint.hf import CONFIG_FILES, HfCheckpoint
+from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.packages import PACKAGES
+from trtkit.checkpoint.progress import silent
 from trtkit.checkpoint.source import find as find_source
 from trtkit.checkpoint.source import resolve as resolve_source
+from trtkit.checkpoint.storage.quantized import Quantized
 from trtkit.contract import ContractFile
-from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
-from trtkit.engine.backend import backend_for
 from trtkit.engine.explain import why_not_a_hit
-from trtkit.engine.keys import COMPILE, CONVERT, REPO, plan_inputs
-from trtkit.engine.manifest import code_digest, sha256_of
 from trtkit.engine.origin import origin_of
 from trtkit.engine.store import Product, Stage, Store
 from trtkit.engine.uses import write_use
-from trtkit.errors import ContractError, InputError, Problem, Severity
-from trtkit.flow.convert import ConvertOptions, choose_recipe
-from trtkit.flow.gate import GATE, GateOptions, Judgement, gate_stage, options_of, refusal
+from trtkit.errors import ContractError, Problem, Severity
+from trtkit.flow.calibrate import (
+    CALIBRATE,
+    INSTALL,
+    Calibrating,
+    calibration_warnings,
+    missing_packages,
+)
+from trtkit.flow.chain import Attempt, attempts
+from trtkit.flow.gate import GATE, options_of, refusal
+from trtkit.flow.stages import Way, stages
 from trtkit.plan import Machine, Plan, make_plan
 from trtkit.plan.checks import build_problems
-
-CHECKPOINT = "checkpoint"
-"""Folder of the checkpoint inside its product, whose own root holds the manifest."""
 
 Report = Callable[[str, int, "int | None"], None]
 
@@ -103,10 +104,15 @@ def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
     store.hold(folder)
     products: list[Product] = []
     tried: list[Mapping[str, Any]] = []
-    # A format that the back end cannot have is told before the first one is tried.
-    for source, plan in [_plan_for(each, folder) for each in _chain(file)]:
-        steps, gate = stages(source, plan, store, report, options=options_of(file), tried=tried), None
-        origin = _origin(file, plan, steps)
+    # What a format lacks is told before the first one is tried.
+    ways = [_way(each, folder, store, report) for each in attempts(file)]
+    for way in ways:
+        way.check()
+        if way.calibrating and not way.calibrating.is_done:
+            way.calibrating.check()
+    for way in ways:
+        steps, gate = stages(way, store, report, options=options_of(file), tried=tried), None
+        origin = _origin(file, way.plan, steps)
         for stage in steps:
             products.append(store.produce(stage, origin=origin, gate=gate))
             gate = products[-1].facts if stage.name == GATE else gate
@@ -115,9 +121,21 @@ def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
                 break
         else:
             write_use(store.root, file.path, file.overrides, [folder, *(each.path for each in products)])
-            told = replace(plan, warnings=(*plan.warnings, *map(_refused, tried), *store.set_aside))
-            return BuildOutcome(told, source.folder, tuple(products), products[-1].path)
+            told = (*way.plan.warnings, *_told(file, products), *map(_refused, tried), *store.set_aside)
+            return BuildOutcome(replace(way.plan, warnings=told), folder, tuple(products), products[-1].path)
     raise refusal(tried, products[-1].path)
+
+
+def _way(attempt: Attempt, folder: Path, store: Store, report: Report) -> Way:
+    source, plan = _plan_for(attempt.file, folder)
+    # Who quantized the source has calibrated it.
+    asked = None if isinstance(source.storage, Quantized) else attempt.calibration
+    return Way(source, plan, Calibrating(source, asked, store, report) if asked else None)
+
+
+def _told(file: ContractFile, products: Iterable[Product]) -> list[Problem]:
+    facts = {product.key: product.facts for product in products if product.stage == CALIBRATE}
+    return [file.locate(each) for one in facts.values() for each in calibration_warnings(one)]
 
 
 def _refused(facts: Mapping[str, Any]) -> Problem:
@@ -125,16 +143,6 @@ def _refused(facts: Mapping[str, Any]) -> Problem:
         f"the gate refused {facts['format']} ({', '.join(facts['reasons'])}); the next format took its place"
     )
     return Problem(message, key="quantization.weights", severity=Severity.WARNING)
-
-
-def _chain(file: ContractFile) -> list[ContractFile]:
-    """Return the contract once for each format of its weights that may come to be built."""
-    quantization = file.contract.quantization
-    found = [
-        quantization.model_copy(update={"weights": weights, "fallback": []})
-        for weights in dict.fromkeys((quantization.weights, *quantization.fallback))
-    ]
-    return [replace(file, contract=file.contract.model_copy(update={"quantization": each})) for each in found]
 
 
 def _origin(file: ContractFile, plan: Plan, steps: Iterable[Stage]) -> dict[str, Any]:
@@ -158,17 +166,29 @@ def preview(file: ContractFile, store: Store) -> tuple[list[Step], tuple[Problem
         return [Step("source", "fetch", name, (), ("it is not on this machine yet",))], ()
     if folder is None and name.endswith(".gguf") and (base / Path(name).expanduser()).is_file():
         return [Step("source", "convert", name, (), ("it was not converted yet, or has changed since",))], ()
-    source, plan = resolve(file, store, lambda *_: None)
-    return list(_steps(file, source, store)), plan.warnings
+    source, plan = resolve(file, store, silent)
+    ways = [_way(each, source.folder, store, silent) for each in attempts(file)]
+    warnings = list(plan.warnings)
+    for way in ways:
+        way.check()
+    if any(way.calibrating and not way.calibrating.is_done for way in ways) and (
+        missing := missing_packages()
+    ):
+        message = f"calibration needs {', '.join(missing)}, which is not installed"
+        warnings.append(Problem(message, hint=INSTALL, severity=Severity.WARNING))
+    return list(_steps(file, ways, store)), tuple(warnings)
 
 
-def _steps(file: ContractFile, source: HfCheckpoint, store: Store) -> Iterator[Step]:
+def _steps(file: ContractFile, ways: Iterable[Way], store: Store) -> Iterator[Step]:
     """Yield the steps of the first format that no gate has refused yet, and what may follow from it."""
     tried: list[Mapping[str, Any]] = []
+    shown: set[str] = set()
     is_fallback = False
-    for each in _chain(file):
-        _, plan = _plan_for(each, source.folder)
-        for stage in stages(source, plan, store, lambda *_: None, options=options_of(file), tried=tried):
+    for way in ways:
+        for stage in stages(way, store, silent, options=options_of(file), tried=tried):
+            if stage.key in shown:
+                continue
+            shown.add(stage.key)
             why = why_not_a_hit(store, stage)
             manifest = None if why else store.find(stage.name, stage.key)
             refused = manifest is not None and _says_no(stage, manifest.facts)
@@ -182,129 +202,3 @@ def _steps(file: ContractFile, source: HfCheckpoint, store: Store) -> Iterator[S
                 break
         else:
             is_fallback = True
-
-
-def stages(
-    source: HfCheckpoint,
-    plan: Plan,
-    store: Store,
-    report: Report,
-    *,
-    options: GateOptions | None,
-    tried: Sequence[Mapping[str, Any]],
-) -> tuple[Stage, ...]:
-    """Return the build's stages in order; each names the one before it by its key.
-
-    Args:
-        source: The model.
-        plan: How it is to be built.
-        store: Where products are.
-        report: Told how far the work is.
-        options: What the quality gate asks; None for no gate.
-        tried: What it said about other formats of the same build.
-
-    Raises:
-        InputError: The source has no tokenizer that fits, without which no text model can be served.
-    """
-    need_tokenizer(source)
-    checkpoint = convert_stage(source, plan, report)
-    engine = compile_stage(checkpoint, plan, store, report)
-    folder = store.path(checkpoint.name, checkpoint.key) / CHECKPOINT
-    judged = Judgement(folder, checkpoint.key, source, tuple(tried))
-    gate = [gate_stage(judged, options, store, report)] if options else []
-    return checkpoint, *gate, engine, repo_stage(engine, source, plan, store, report)
-
-
-def need_tokenizer(source: HfCheckpoint) -> Path:
-    """Return the source's ``tokenizer.json``.
-
-    Raises:
-        InputError: It is missing, cannot be read, or is of another model; better now than when Triton starts.
-    """
-    hint = "save it there: AutoTokenizer.from_pretrained(MODEL, use_fast=True).save_pretrained(FOLDER)"
-    file, vocab_size = source.tokenizer_file, source.config.vocab_size
-    if file is None:
-        raise InputError("there is no tokenizer.json", path=source.folder, hint=hint)
-    try:
-        from tokenizers import Tokenizer
-    except ModuleNotFoundError:  # building needs it no more than that
-        return file
-    try:
-        last = max(Tokenizer.from_file(str(file)).get_vocab().values(), default=-1)
-    except Exception as error:  # the binding raises bare Exception
-        raise InputError(f"the tokenizer cannot be read: {error}", path=file, hint=hint) from error
-    if last >= vocab_size:
-        message = f"the tokenizer has tokens up to {last}, the model's vocabulary ends at {vocab_size - 1}"
-        raise InputError(message, path=file, hint="use the tokenizer that the model was trained with")
-    return file
-
-
-def convert_stage(source: HfCheckpoint, plan: Plan, report: Report) -> Stage:
-    """Hugging Face folder → TensorRT-LLM checkpoint.
-
-    Raises:
-        InputError: The source cannot be written in the plan's formats.
-    """
-    formats = plan.quantization
-    recipe = choose_recipe(source, ConvertOptions(weights=formats.weights, kv_cache=formats.kv_cache))
-
-    def run(out: Path) -> Mapping[str, Any]:
-        target = out / CHECKPOINT
-        done = convert(source, target, dtype=plan.dtype, recipe=recipe, progress=report)
-        return {"tensors": done.tensors, "bytes": done.bytes_written, "tied_embeddings": done.tied_embeddings}
-
-    described = {source.folder / name for name in CONFIG_FILES}
-    weights = {info.path for info in source.tensors.values()}
-    inputs = {
-        "code": code_digest(),
-        "source": _digests(described | weights),
-        "plan": plan_inputs(plan, CONVERT),
-    }
-    files = (f"{CHECKPOINT}/{CHECKPOINT_CONFIG}", f"{CHECKPOINT}/{rank_file(0)}")
-    return Stage(CONVERT, inputs, run, files)
-
-
-def compile_stage(checkpoint: Stage, plan: Plan, store: Store, report: Report) -> Stage:
-    """Checkpoint → engine."""
-    backend = backend_for(plan.backend)
-
-    def run(out: Path) -> Mapping[str, Any]:
-        report("compile", 0, None)
-        facts = backend.compile(store.path(checkpoint.name, checkpoint.key) / CHECKPOINT, out, plan)
-        report("compile", 1, 1)
-        return facts
-
-    inputs = {
-        "code": code_digest(),
-        "checkpoint": checkpoint.key,
-        "backend": dict(backend.versions()),
-        "plan": plan_inputs(plan, COMPILE),
-    }
-    return Stage(COMPILE, inputs, run, files=backend.files)
-
-
-def repo_stage(engine: Stage, source: HfCheckpoint, plan: Plan, store: Store, report: Report) -> Stage:
-    """Engine → Triton model repository."""
-    from trtkit.triton.folder import TOKENIZER_FILES, install, write
-    from trtkit.triton.repository import render
-
-    files = render(plan)
-
-    def run(out: Path) -> Mapping[str, Any]:
-        report("repo", 0, None)
-        write(files, out)
-        install(out, store.path(engine.name, engine.key), source.folder)
-        report("repo", 1, 1)
-        return {"models": sorted({name.split("/")[0] for name in files if "/" in name})}
-
-    inputs = {
-        "engine": engine.key,
-        "plan": plan_inputs(plan, REPO),
-        "tokenizer": _digests(source.folder / name for name in TOKENIZER_FILES),
-        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
-    }
-    return Stage(REPO, inputs, run, files=tuple(files))
-
-
-def _digests(paths: Iterable[Path]) -> dict[str, str]:
-    return {path.name: sha256_of(path) for path in sorted(paths) if path.is_file()}

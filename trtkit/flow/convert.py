@@ -19,6 +19,7 @@ from trtkit.checkpoint.storage.quantized import Quantized
 from trtkit.engine.store import Store
 from trtkit.errors import ContractError, InputError
 from trtkit.plan.resolve import quant_plan
+from trtkit.quantize.act_range import ActRange
 from trtkit.quantize.recipes import recipe_for
 
 _OPTIONS = {
@@ -48,7 +49,7 @@ class ConvertOptions:
     target_sm: int | None = None
     """Compute capability that weights are laid out for; None for a form that fits all."""
     trtllm_version: str | None = None
-    act_range: Path | None = None
+    act_range: Path | ActRange | None = None
     """Recorded activation ranges, which ``int8-sq``, ``fp8`` and an INT8 KV cache need."""
     smoothquant: str | None = None
     alpha: float | None = None

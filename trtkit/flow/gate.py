@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,10 @@ from trtkit.checkpoint.staging import write_json
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint
 from trtkit.contract import ContractFile
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
-from trtkit.engine.manifest import code_digest, sha256_of
+from trtkit.engine.manifest import code_digest
 from trtkit.engine.store import Stage, Store
 from trtkit.errors import InputError, VerificationError
+from trtkit.flow.inputs import data_digests, source_digests, versions
 from trtkit.quantize.gate.baseline import Baseline, write_baseline
 from trtkit.quantize.gate.judge import Exam, Judged
 from trtkit.quantize.gate.limits import Limits
@@ -104,13 +104,13 @@ def gate_stage(judged: Judgement, options: GateOptions, store: Store, progress: 
         (out / PAGE).write_text(page(report), encoding="utf-8")
         return {**report.summary(), "tried": list(judged.tried)}
 
-    asked = {"data": _digests(options.data), "task_file": _digests(options.task_file)}
+    asked = {"data": data_digests(options.data), "task_file": data_digests(options.task_file)}
     inputs = {
         "code": code_digest(),
         "checkpoint": judged.key,
         "options": {**asdict(options), **asked},
         "tried": list(judged.tried),
-        **_versions(),
+        "versions": versions(),
     }
     return Stage(GATE, inputs, run, (REPORT, PAGE))
 
@@ -162,37 +162,14 @@ def run_gate(
 
 
 def _baseline_inputs(source: HfCheckpoint, samples: Samples, options: GateOptions) -> dict[str, Any]:
-    weights = {info.path for info in source.tensors.values()} | {source.folder / CHECKPOINT_CONFIG}
     return {
         "code": code_digest(),
-        "source": {path.name: sha256_of(path) for path in sorted(weights)},
+        "source": source_digests(source),
         "samples": samples.digest,
-        "task": _digests(options.task_file),
+        "task": data_digests(options.task_file),
         "dtype": options.dtype,
-        **_versions(),
+        "versions": versions(),
     }
-
-
-def _versions() -> dict[str, str | None]:
-    """Return the versions of what computes; None for what is not installed, which is only needed to run."""
-    return {package: _version(package) for package in ("torch", "transformers", "tokenizers")}
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _digests(path: Path | None) -> dict[str, str] | None:
-    if path is None:
-        return None
-    if not path.exists():
-        hint = "paths in a contract are relative to it"
-        raise InputError("there is no such file or folder", path=path, hint=hint)
-    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
-    return {each.relative_to(path.parent).as_posix(): sha256_of(each) for each in files}
 
 
 def _judged_checkpoint(candidate: Candidate, dtype: str, progress: Progress) -> Judged:

@@ -1,0 +1,180 @@
+"""The stages of a build, each with a content key over everything that can change its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtkit.checkpoint.convert import check, convert
+from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.progress import Progress
+from trtkit.checkpoint.recipe import Recipe
+from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
+from trtkit.engine.backend import backend_for
+from trtkit.engine.keys import COMPILE, CONVERT, REPO, plan_inputs
+from trtkit.engine.manifest import code_digest
+from trtkit.engine.store import Stage, Store
+from trtkit.errors import InputError
+from trtkit.flow.calibrate import Calibrating
+from trtkit.flow.convert import ConvertOptions, choose_recipe
+from trtkit.flow.gate import GateOptions, Judgement, gate_stage
+from trtkit.flow.inputs import digests, source_digests
+from trtkit.plan import Plan
+from trtkit.quantize.act_range import ActRange
+
+CHECKPOINT = "checkpoint"
+"""Folder of the checkpoint inside its product, whose own root holds the manifest."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One format of the chain, made out for its source."""
+
+    source: HfCheckpoint
+    plan: Plan
+    calibrating: Calibrating | None
+
+    def check(self) -> None:
+        """Make sure, from headers, that the source can be written so once there are ranges.
+
+        Raises:
+            InputError: It cannot.
+        """
+        ranges = ActRange.awaited(self.calibrating.ranges) if self.calibrating else None
+        check(self.source, dtype=self.plan.dtype, recipe=self.recipe(ranges))
+
+    def recipe(self, ranges: Path | ActRange | None) -> Recipe:
+        """Return how the source is written in the plan's formats.
+
+        Raises:
+            InputError: The source and the formats do not fit.
+        """
+        formats = self.plan.quantization
+        options = ConvertOptions(
+            weights=formats.weights,
+            kv_cache=formats.kv_cache,
+            act_range=ranges,
+            smoothquant=formats.smoothquant,
+            alpha=formats.alpha,
+            kv_scale=formats.kv_scale,
+        )
+        return choose_recipe(self.source, options)
+
+
+def stages(
+    way: Way,
+    store: Store,
+    report: Progress,
+    *,
+    options: GateOptions | None,
+    tried: Sequence[Mapping[str, Any]],
+) -> tuple[Stage, ...]:
+    """Return the build's stages in order; each names the one before it by its key.
+
+    Args:
+        way: The model, and how it is to be built.
+        store: Where products are.
+        report: Told how far the work is.
+        options: What the quality gate asks; None for no gate.
+        tried: What it said about other formats of the same build.
+
+    Raises:
+        InputError: The source has no tokenizer that fits, without which no text model can be served.
+    """
+    source, plan = way.source, way.plan
+    need_tokenizer(source)
+    ranges = [way.calibrating.stage] if way.calibrating else []
+    checkpoint = convert_stage(way, report)
+    engine = compile_stage(checkpoint, plan, store, report)
+    folder = store.path(checkpoint.name, checkpoint.key) / CHECKPOINT
+    judged = Judgement(folder, checkpoint.key, source, tuple(tried))
+    gate = [gate_stage(judged, options, store, report)] if options else []
+    return *ranges, checkpoint, *gate, engine, repo_stage(engine, source, plan, store, report)
+
+
+def need_tokenizer(source: HfCheckpoint) -> Path:
+    """Return the source's ``tokenizer.json``.
+
+    Raises:
+        InputError: It is missing, cannot be read, or is of another model; better now than when Triton starts.
+    """
+    hint = "save it there: AutoTokenizer.from_pretrained(MODEL, use_fast=True).save_pretrained(FOLDER)"
+    file, vocab_size = source.tokenizer_file, source.config.vocab_size
+    if file is None:
+        raise InputError("there is no tokenizer.json", path=source.folder, hint=hint)
+    try:
+        from tokenizers import Tokenizer
+    except ModuleNotFoundError:  # building needs it no more than that
+        return file
+    try:
+        last = max(Tokenizer.from_file(str(file)).get_vocab().values(), default=-1)
+    except Exception as error:  # the binding raises bare Exception
+        raise InputError(f"the tokenizer cannot be read: {error}", path=file, hint=hint) from error
+    if last >= vocab_size:
+        message = f"the tokenizer has tokens up to {last}, the model's vocabulary ends at {vocab_size - 1}"
+        raise InputError(message, path=file, hint="use the tokenizer that the model was trained with")
+    return file
+
+
+def convert_stage(way: Way, report: Progress) -> Stage:
+    """Hugging Face folder, and ranges where the format takes them → TensorRT-LLM checkpoint."""
+    source, plan, calibrating = way.source, way.plan, way.calibrating
+
+    def run(out: Path) -> Mapping[str, Any]:
+        target, recipe = out / CHECKPOINT, way.recipe(calibrating.ranges if calibrating else None)
+        done = convert(source, target, dtype=plan.dtype, recipe=recipe, progress=report)
+        return {"tensors": done.tensors, "bytes": done.bytes_written, "tied_embeddings": done.tied_embeddings}
+
+    inputs = {
+        "code": code_digest(),
+        "source": source_digests(source),
+        "calibrate": calibrating.stage.key if calibrating else None,
+        "plan": plan_inputs(plan, CONVERT),
+    }
+    files = (f"{CHECKPOINT}/{CHECKPOINT_CONFIG}", f"{CHECKPOINT}/{rank_file(0)}")
+    return Stage(CONVERT, inputs, run, files)
+
+
+def compile_stage(checkpoint: Stage, plan: Plan, store: Store, report: Progress) -> Stage:
+    """Checkpoint → engine."""
+    backend = backend_for(plan.backend)
+
+    def run(out: Path) -> Mapping[str, Any]:
+        report("compile", 0, None)
+        facts = backend.compile(store.path(checkpoint.name, checkpoint.key) / CHECKPOINT, out, plan)
+        report("compile", 1, 1)
+        return facts
+
+    inputs = {
+        "code": code_digest(),
+        "checkpoint": checkpoint.key,
+        "backend": dict(backend.versions()),
+        "plan": plan_inputs(plan, COMPILE),
+    }
+    return Stage(COMPILE, inputs, run, files=backend.files)
+
+
+def repo_stage(engine: Stage, source: HfCheckpoint, plan: Plan, store: Store, report: Progress) -> Stage:
+    """Engine → Triton model repository."""
+    from trtkit.triton.folder import TOKENIZER_FILES, install, write
+    from trtkit.triton.repository import render
+
+    files = render(plan)
+
+    def run(out: Path) -> Mapping[str, Any]:
+        report("repo", 0, None)
+        write(files, out)
+        install(out, store.path(engine.name, engine.key), source.folder)
+        report("repo", 1, 1)
+        return {"models": sorted({name.split("/")[0] for name in files if "/" in name})}
+
+    inputs = {
+        "engine": engine.key,
+        "plan": plan_inputs(plan, REPO),
+        "tokenizer": digests(source.folder / name for name in TOKENIZER_FILES),
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    }
+    return Stage(REPO, inputs, run, files=tuple(files))
