@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import ml_dtypes
@@ -89,6 +91,35 @@ def test_baked_weights_stand_for_the_sources_numbers(tmp_path, form, ranks, targ
         got = codes * np.repeat(scales, 64, axis=1) + np.repeat(zeros, 64, axis=1)
         want = expected(source.truth, layer, name, ranks, tp_rank)
         assert np.abs(got - want).max() <= np.abs(want).max() * 2e-3, key
+
+
+@pytest.mark.parametrize("reshape", [np.ravel, lambda scales: scales[:, :, None]], ids=["less", "more"])
+@pytest.mark.parametrize("target_sm", [None, 80])
+@pytest.mark.parametrize("form", INT4)
+def test_axes_of_one_make_no_difference_to_scales_of_groups(tmp_path, monkeypatch, form, target_sm, reshape):
+    if form == "ct-int4-asym" and target_sm is None:
+        return
+    # Layers 128 wide have one group: then scales have an axis of 1 themselves.
+    monkeypatch.setattr(model, "GROUP", 128)
+    block = json.loads(json.dumps(model.FORMATS[form].block).replace('"group_size": 64', '"group_size": 128'))
+    layers = model.LLAMA | {"self_attn.o_proj": (model.HIDDEN, 128), "self_attn.q_proj": (128, model.HIDDEN)}
+    layers |= {f"self_attn.{name}_proj": (64, model.HIDDEN) for name in "kv"}
+    config = {"head_dim": 16, "num_key_value_heads": 4}
+
+    def edit(tensors):
+        for name in [name for name in tensors if name.endswith(("scales", "weight_scale"))]:
+            if reshape is not np.ravel or 1 in tensors[name].shape:
+                tensors[name] = reshape(tensors[name])
+
+    written = []
+    for place, change in (("plain", lambda _: None), ("other", edit)):
+        chosen = replace(model.FORMATS[form], block=block)
+        folder = model.write(
+            tmp_path / place / "hf", chosen, layers=layers, config=config, edit=change
+        ).folder
+        written.append(model.load(converted(folder, target_sm=target_sm).folder / "rank0.safetensors"))
+    one, other = ({name: part.tobytes() for name, part in parts.items()} for parts in written)
+    assert one == other
 
 
 @pytest.mark.parametrize("form", ["ct-fp8", "ct-fp8-dynamic", "modelopt-int4", "gptq-asym"])

@@ -88,7 +88,10 @@ def _wanted(target: ExpectedTensor, config: ModelConfig, storage: Storage, prefi
 
 def _stored(wanted: _Wanted, tensors: Mapping[str, TensorInfo]) -> Stored:
     parts = {
-        key: tensors[name] for key, part in wanted.parts.items() for name in part.names if name in tensors
+        key: part.shaped(tensors[name])
+        for key, part in wanted.parts.items()
+        for name in part.names
+        if name in tensors
     }
     return Stored(wanted.name, wanted.shape, parts)
 

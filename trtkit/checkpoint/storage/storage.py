@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,6 +31,10 @@ class PartSpec:
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Return whether a tensor of that shape can be it."""
         return shape == self.shape or (self.squeezed and _squeeze(shape) == _squeeze(self.shape))
+
+    def shaped(self, info: TensorInfo) -> TensorInfo:
+        """Return a tensor that :meth:`fits` in the declared shape: axes of 1 change nothing of the order."""
+        return dataclasses.replace(info, shape=self.shape)
 
 
 def _squeeze(shape: tuple[int, ...]) -> tuple[int, ...]:
