@@ -29,7 +29,7 @@ def proxy(
     """Speak Triton's gRPC to services and keep the contract's promises; Ctrl-C drains, a second one forces."""
     from trtkit.contract import load_contract
     from trtkit.engine.store import Store
-    from trtkit.flow.build import resolve
+    from trtkit.flow.chosen import resolve_chosen
     from trtkit.flow.stages import need_tokenizer
     from trtkit.proxy.config import ProxyConfig
     from trtkit.proxy.server import run
@@ -38,7 +38,7 @@ def proxy(
     choose_ports(("gRPC", "metrics"), (grpc_port, metrics_port), host=host)
     file = load_contract(contract, overrides)
     with progress() as report:
-        source, plan = resolve(file, Store(), report)
+        source, plan = resolve_chosen(file, Store(), report)
     warn(plan.warnings)
     config = ProxyConfig.from_plan(
         file.contract,

@@ -29,12 +29,12 @@ def repo(
     """Write configurations and Python models; files that trtkit did not write are left alone."""
     from trtkit.contract import load_contract
     from trtkit.engine.store import Store
-    from trtkit.flow.build import resolve
+    from trtkit.flow.chosen import resolve_chosen
     from trtkit.triton import folder
     from trtkit.triton.repository import render
 
     with progress() as report:
-        _, plan = resolve(load_contract(contract, overrides), Store(), report)
+        _, plan = resolve_chosen(load_contract(contract, overrides), Store(), report)
     warn(plan.warnings)
     files = render(plan)
     drift = folder.check(files, out)
