@@ -199,6 +199,15 @@ def test_other_peoples_files_are_never_replaced(tiny_llama, plain, tmp_path):
     assert "replace the source" in refusal(folder, plain, out=tmp_path)
 
 
+@pytest.mark.parametrize("name", ["rank_notes.safetensors", "rank0.safetensors/x", "config.json"])
+def test_files_with_names_like_ours_are_not_ours(tiny_llama, plain, tmp_path, name):
+    path = tmp_path / "mine" / name
+    path.parent.mkdir(parents=True)
+    path.write_text('{"architectures": ["LlamaForCausalLM"]}')
+    assert name.split("/")[0] in refusal(tiny_llama(), plain, out=tmp_path / "mine")
+    assert path.exists()
+
+
 def test_progress_counts_bytes_to_the_end(tiny_llama, plain, tmp_path):
     seen = []
     report = convert(

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+from pathlib import Path
 
 import pytest
 
-from trtkit.checkpoint.staging import staged_folder
+from trtkit.checkpoint.staging import contents, staged_folder
 from trtkit.errors import EnvironmentLacks, InputError
 
 
-def fill(out, text: str) -> None:
+def fill(out, text: str, *names: str) -> None:
     with staged_folder(out) as staging:
-        (staging / "file").write_text(text)
+        for name in names or ("file",):
+            (staging / name).write_text(text)
 
 
 def test_a_failure_leaves_what_was_there(tmp_path):
@@ -64,10 +67,45 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
         fill(tmp_path / "file" / "out", "x")
 
 
-def test_a_full_disk_is_not_a_bug(tmp_path):
+@pytest.mark.parametrize(
+    ("number", "hint"), [(errno.ENOSPC, "free space"), (errno.EDQUOT, "quota"), (errno.EFBIG, "ulimit -f")]
+)
+def test_a_full_disk_is_not_a_bug_and_names_the_place(tmp_path, number, hint):
     def fail():
         with staged_folder(tmp_path / "out"):
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(number, "no more")
 
-    with pytest.raises(EnvironmentLacks, match="No space left"):
+    with pytest.raises(EnvironmentLacks, match="cannot be written: no more") as caught:
         fail()
+    assert caught.value.path == str(tmp_path / "out")
+    assert hint in caught.value.hint
+
+
+@pytest.fixture
+def mounted(tmp_path):
+    """Mount a folder on itself, within one file system, as a volume of a container may be."""
+    place = tmp_path / "a volume"
+    place.mkdir()
+    if subprocess.run(["mount", "--bind", place, place], capture_output=True, check=False).returncode:
+        pytest.skip("mounting takes privileges")
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_mount_point_is_filled_not_renamed(mounted):
+    (mounted / "lost+found").mkdir()
+    (mounted / "old").mkdir()
+    (mounted / ".x.trtkit-staging-1").mkdir()
+    for text in ("one", "two"):
+        fill(mounted, text)
+        assert (mounted / "file").read_text() == text
+    assert sorted(path.name for path in mounted.iterdir()) == ["file", "lost+found"]
+    assert [path.name for path in mounted.parent.iterdir()] == [mounted.name]
+
+
+def test_in_a_mount_point_what_describes_the_files_comes_last(mounted, monkeypatch):
+    fill(mounted, "old", "config.json")
+    monkeypatch.setattr(Path, "rename", lambda path, target: pytest.fail(path.name))
+    with pytest.raises(pytest.fail.Exception, match=r"^file$"):
+        fill(mounted, "new", "config.json", "file", "trtkit-manifest.json")
+    assert contents(mounted) == []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,20 @@ import numpy as np
 from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.condense import condense
-from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.hf import HfCheckpoint, read_json
 from trtkit.checkpoint.jobs import Job, Layout, Target
 from trtkit.checkpoint.mapping import MappedTensor, map_tensors, tied_copies
 from trtkit.checkpoint.progress import Progress, silent
 from trtkit.checkpoint.rank_files import RankFiles
 from trtkit.checkpoint.recipe import Baking, Recipe
 from trtkit.checkpoint.safetensors import TensorInfo, TensorSpec
-from trtkit.checkpoint.staging import staged_folder, write_json
+from trtkit.checkpoint.staging import contents, staged_folder, staging_place, write_json
 from trtkit.checkpoint.trtllm_config import DTYPES, write_config
 from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST
 from trtkit.errors import ContractError, EnvironmentLacks, InputError
 from trtkit.plan.parallel import parallel_problems
+
+_OURS = re.compile(rf"{re.escape(CHECKPOINT_CONFIG)}|{re.escape(MANIFEST)}|rank\d+\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -164,12 +166,24 @@ def _check_target(out: Path, source: Path) -> None:
         raise InputError("would replace the source", path=out, hint="choose another folder")
     if out.exists() and not out.is_dir():
         raise InputError("is a file", path=out, hint="choose another folder")
-    ours = (CHECKPOINT_CONFIG, MANIFEST, "rank*.safetensors")
-    names = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
-    others = [name for name in names if not any(fnmatchcase(name, pattern) for pattern in ours)]
+    others = [path.name for path in contents(out) if not _is_ours(path)]
+    if not others and _is_foreign_config(out / CHECKPOINT_CONFIG):
+        others = [CHECKPOINT_CONFIG]
     if others:
         message = f"holds other files ({', '.join(others[:5])}), which would be lost"
         raise InputError(message, path=out, hint="choose another folder, or empty this one")
+
+
+def _is_ours(path: Path) -> bool:
+    return path.is_file() and _OURS.fullmatch(path.name) is not None
+
+
+def _is_foreign_config(path: Path) -> bool:
+    """Return whether a ``config.json`` is something else than a checkpoint's or an engine's."""
+    try:
+        return path.exists() and not {"architecture", "build_config"} & read_json(path).keys()
+    except InputError:
+        return True
 
 
 def _check_tied(source: HfCheckpoint) -> None:
@@ -187,7 +201,8 @@ def _equal(one: TensorInfo, other: TensorInfo) -> bool:
 
 
 def _check_space(out: Path, needed_bytes: int) -> None:
-    existing = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+    place = staging_place(out)
+    existing = next(folder for folder in (place, *place.parents) if folder.exists())
     free_bytes = shutil.disk_usage(existing).free
     if needed_bytes > free_bytes:
         message = f"the checkpoint takes {needed_bytes:,} bytes and {free_bytes:,} are free"

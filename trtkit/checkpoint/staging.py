@@ -13,38 +13,51 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST
 from trtkit.errors import EnvironmentLacks, InputError
 
 _MARK = ".trtkit-staging-"
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NO_SPACE = {
+    errno.ENOSPC: "free space, or choose another disk",
+    errno.EDQUOT: "free space of your quota, or choose another disk",
+    errno.EFBIG: "raise the limit on the size of a file (`ulimit -f`), or choose a file system without one",
+}
+"""Errors of writing, with the way out."""
+_LAST = (CHECKPOINT_CONFIG, MANIFEST)
+"""What makes a folder a checkpoint or a product: without them readers refuse it."""
 
 
 @contextmanager
 def staged_folder(out: Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``out``; when the block ends well it becomes ``out``, on disk and in one step.
+    """Yield an empty folder; when the block ends well it becomes ``out``, on disk and in one step.
 
     What was at ``out`` is replaced. When the block fails, or the process is killed, ``out`` is as it was (or absent,
-    in the moment between moving the old folder away and the new one in).
+    in the moment between moving the old folder away and the new one in). A mount point cannot be renamed: there the
+    files move one by one, those that describe them last.
     """
     target = out.resolve()
     with scratch_folder(target) as staging:
         yield staging
         _sync(staging)
-        _swap(staging, target)
+        if staging.parent == target:
+            _refill(staging, target)
+        else:
+            _swap(staging, target)
 
 
 @contextmanager
 def scratch_folder(out: Path) -> Iterator[Path]:
-    """Yield an empty folder beside ``out`` that goes away with the block; those of killed processes beside it go first.
+    """Yield an empty folder that goes away with the block; those that killed processes left beside it go first.
 
     Raises:
         InputError: The place cannot be written to.
         EnvironmentLacks: The disk became full.
     """
+    parent = staging_place(out)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(out.parent)
-        folder, lock = _create(out)
+        parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(parent)
+        folder, lock = _create(parent, _prefix(out))
     except OSError as error:
         raise InputError(
             f"cannot be written: {error.strerror}", path=out, hint="choose another place"
@@ -54,10 +67,23 @@ def scratch_folder(out: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno not in _NO_SPACE:
             raise
-        raise EnvironmentLacks(f"cannot be written: {error.strerror}", path=out, hint="free space") from error
+        hint = _NO_SPACE[error.errno]
+        raise EnvironmentLacks(f"cannot be written: {error.strerror}", path=out, hint=hint) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+def staging_place(out: Path) -> Path:
+    """Return where the folder that becomes ``out`` is made: beside it, or in it where it cannot be renamed."""
+    target = out.resolve()
+    return target if _is_mount(target) else target.parent
+
+
+def contents(out: Path) -> list[Path]:
+    """Return what a folder holds, without what file systems and conversions put there themselves."""
+    held = sorted(out.iterdir()) if out.is_dir() else []
+    return [path for path in held if _MARK not in path.name and path.name != "lost+found"]
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -69,10 +95,20 @@ def _prefix(out: Path) -> str:
     return f".{out.name}{_MARK}"
 
 
-def _create(out: Path) -> tuple[Path, int]:
+def _is_mount(folder: Path) -> bool:
+    """Return whether a folder is a mount point, binds within one file system included."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    except OSError:
+        return folder.is_mount()
+    escaped = str(folder).translate({ord(char): f"\\{ord(char):03o}" for char in " \t\n\\"})
+    return any(line.split(" ", 5)[4] == escaped for line in mounts.splitlines())
+
+
+def _create(parent: Path, prefix: str) -> tuple[Path, int]:
     """Make a locked staging folder: the lock ends with the process, however that ends."""
     while True:
-        staging = Path(tempfile.mkdtemp(prefix=_prefix(out), dir=out.parent))
+        staging = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         staging.chmod(0o755)
         lock = os.open(staging, os.O_RDONLY)
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -108,6 +144,17 @@ def _swap(staging: Path, out: Path) -> None:
     else:
         staging.rename(out)
     _sync_one(out.parent)
+
+
+def _refill(staging: Path, out: Path) -> None:
+    for path in sorted(contents(out), key=lambda path: path.name not in _LAST):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    for path in sorted(staging.iterdir(), key=lambda path: path.name in _LAST):
+        path.rename(out / path.name)
+    _sync_one(out)
 
 
 def _sync(folder: Path) -> None:

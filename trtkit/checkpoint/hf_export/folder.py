@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.checkpoint.hf import read_json
+from trtkit.checkpoint.staging import contents
 from trtkit.errors import InputError
 
 _DTYPE_KEYS = ("torch_dtype", "dtype")
@@ -37,7 +38,7 @@ def check_free(out: Path) -> None:
     """
     if out.exists() and not out.is_dir():
         raise InputError("is a file", path=out, hint="choose another folder")
-    if out.is_dir() and any(out.iterdir()):
+    if contents(out):
         raise InputError(
             "holds files, which would be lost", path=out, hint="choose another folder, or empty it"
         )
