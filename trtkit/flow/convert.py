@@ -20,7 +20,7 @@ from trtkit.engine.store import Store
 from trtkit.errors import ContractError, InputError
 from trtkit.plan.resolve import quant_plan
 from trtkit.quantize.act_range import ActRange
-from trtkit.quantize.recipes import recipe_for
+from trtkit.quantize.recipes import check_version, recipe_for
 
 _OPTIONS = {
     "engine.tensor_parallel": "--tp",
@@ -105,6 +105,7 @@ def choose_recipe(source: HfCheckpoint, options: ConvertOptions) -> Recipe:
         raise InputError(
             message, path=source.folder, hint="leave them out, or give the model that it was made from"
         )
+    check_version(**target)
     return take_over(source.storage, weights=weights, kv_cache=kv_cache, **target)
 
 

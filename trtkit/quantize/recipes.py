@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 from trtkit.catalog.formats import SMOOTHQUANT
@@ -21,6 +22,7 @@ from trtkit.quantize.weight_only import BakedWeightOnly, WeightLayout
 
 QDQ = "qdq"
 _DEFAULT_FORM, _DEFAULT_ALPHA = next(iter(SMOOTHQUANT)), 0.5
+_VERSION = re.compile(r"\d+\.\d+(\.\w+)?$")
 _NO_RANGES = "record activation ranges of the model and give the file"
 
 
@@ -28,34 +30,37 @@ def recipe_for(
     plan: QuantPlan,
     *,
     ranges: Path | ActRange | None = None,
-    smoothquant: str = _DEFAULT_FORM,
-    alpha: float = _DEFAULT_ALPHA,
+    smoothquant: str | None = None,
+    alpha: float | None = None,
     target_sm: int | None = None,
     trtllm_version: str | None = None,
-    kv_scale: str = KvScale.QKV.value,
+    kv_scale: str | None = None,
     clamps: bool = True,
 ) -> Recipe:
     """Return the recipe of a plan's formats.
 
     ``ranges`` are activation ranges (see ``act_range``). ``smoothquant`` and ``alpha`` belong to ``int8-sq``,
-    ``target_sm`` and ``trtllm_version`` to ``int8-wo`` in the layout of one GPU, ``kv_scale`` to an INT8 KV cache.
+    ``target_sm`` and ``trtllm_version`` to ``int8-wo`` in the layout of one GPU, ``kv_scale`` to an INT8 KV cache; None
+    takes the default.
     Without ``clamps``, ``fp8-rowwise`` leaves activations unbounded, for engines that know no bound.
 
     Raises:
         InputError: This release does not write them, an argument is missing, or nothing would use it.
     """
-    _check_used(plan, smoothquant, alpha, target_sm, kv_scale)
+    _check_used(plan, smoothquant, alpha, target_sm, trtllm_version, kv_scale)
     opened = _open(plan, ranges)
     if plan.weights == "fp8-rowwise":
         weights: Recipe = Fp8Rowwise(plan) if clamps else Fp8Rowwise(plan, clamp=None)
     else:
-        weights = _weights(plan, opened, smoothquant, alpha)
+        weights = _weights(
+            plan, opened, smoothquant or _DEFAULT_FORM, _DEFAULT_ALPHA if alpha is None else alpha
+        )
     if target_sm is not None:
         WeightLayout.of(target_sm, trtllm_version)
         weights = BakedWeightOnly(plan, target_sm, trtllm_version)
     if plan.kv_cache_quant_algo is None:
         return weights
-    return KvCache(weights, plan.kv_cache_quant_algo, opened, KvScale(kv_scale))
+    return KvCache(weights, plan.kv_cache_quant_algo, opened, KvScale(kv_scale or KvScale.QKV))
 
 
 def _weights(plan: QuantPlan, ranges: ActRange | None, smoothquant: str, alpha: float) -> Recipe:
@@ -93,21 +98,46 @@ def _open(plan: QuantPlan, ranges: Path | ActRange | None) -> ActRange | None:
 
 
 def _check_used(
-    plan: QuantPlan, smoothquant: str, alpha: float, target_sm: int | None, kv_scale: str
+    plan: QuantPlan,
+    smoothquant: str | None,
+    alpha: float | None,
+    target_sm: int | None,
+    trtllm_version: str | None,
+    kv_scale: str | None,
 ) -> None:
-    if smoothquant not in SMOOTHQUANT:
+    if smoothquant not in (None, *SMOOTHQUANT):
         raise InputError(
             f"{smoothquant!r} is no form of SmoothQuant", hint=f"one of {', '.join(SMOOTHQUANT)}"
         )
-    if not (math.isfinite(alpha) and 0 <= alpha <= 1):
+    if alpha is not None and not (math.isfinite(alpha) and 0 <= alpha <= 1):
         raise InputError(f"alpha is {alpha}", hint="from 0 (weights stay) to 1 (activations become even)")
     scales = tuple(each.value for each in KvScale)
-    if kv_scale not in scales:
+    if kv_scale not in (None, *scales):
         raise InputError(f"{kv_scale!r} is nothing a KV scale can cover", hint=f"one of {', '.join(scales)}")
-    if plan.weights != "int8-sq" and (smoothquant, alpha) != (_DEFAULT_FORM, _DEFAULT_ALPHA):
+    if plan.weights != "int8-sq" and (smoothquant, alpha) != (None, None):
         raise InputError(f"{plan.weights} weights are not smoothed", hint="leave SmoothQuant's options out")
-    if plan.kv_cache_quant_algo != "INT8" and kv_scale != scales[0]:
-        raise InputError(f"a {plan.kv_cache} KV cache has no such choice", hint="leave the KV scale out")
+    if plan.kv_cache_quant_algo != "INT8" and kv_scale is not None:
+        raise InputError(
+            f"there is no such choice for kv_cache {plan.kv_cache}", hint="leave the KV scale out"
+        )
     if target_sm is not None and plan.weights != "int8-wo":
         message = f"{plan.weights} weights are the same for every GPU"
         raise InputError(message, hint="leave the target GPU out")
+    check_version(target_sm, trtllm_version)
+
+
+def check_version(target_sm: int | None, trtllm_version: str | None) -> None:
+    """Refuse a version of TensorRT-LLM that nothing would use, or that is none.
+
+    Raises:
+        InputError: It is one of these.
+    """
+    if trtllm_version is None:
+        return
+    if target_sm is None:
+        message = "the version of TensorRT-LLM decides only about the layout for one GPU, and none was given"
+        raise InputError(message, hint="leave the version out, or give the target GPU too")
+    if not _VERSION.match(trtllm_version):
+        raise InputError(
+            f"{trtllm_version!r} is no version of TensorRT-LLM", hint="for instance 0.17 or 1.2.1"
+        )
