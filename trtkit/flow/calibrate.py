@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ from trtkit.checkpoint.progress import Progress
 from trtkit.checkpoint.safetensors import read_metadata
 from trtkit.engine.manifest import code_digest, content_key
 from trtkit.engine.store import CachePolicy, Stage, Store
-from trtkit.errors import EnvironmentLacks, Problem, Severity
+from trtkit.errors import ContractError, EnvironmentLacks, Problem, Severity, TrtkitError
 from trtkit.flow.inputs import MODEL_PACKAGES, data_digests, digests, source_digests, versions
 from trtkit.quantize.calibrate import texts
 from trtkit.quantize.calibrate.request import Request
@@ -26,6 +27,13 @@ from trtkit.quantize.int4_weights import METADATA
 CALIBRATE = "calibrate"
 """Name of the stage."""
 RANGES = "ranges.safetensors"
+_OPTIONS = {
+    "--group-size": "quantization.group_size:",
+    "--column": "quantization.calibration.column:",
+    "--data": "quantization.calibration.data",
+    "--max-length": "quantization.calibration.max_length:",
+    "--samples": "quantization.calibration.samples:",
+}
 INSTALL = "pip install 'trtkit[calib]', or use formats that need no ranges: none, int8-wo, fp8-rowwise"
 
 
@@ -69,7 +77,8 @@ class Calibrating:
 
     @cached_property
     def _calibration(self) -> Calibration:
-        return prepare(self.source, self.request)
+        with _contract_words():
+            return prepare(self.source, self.request)
 
     @cached_property
     def _inputs(self) -> dict[str, Any]:
@@ -102,12 +111,33 @@ class Calibrating:
         self.store.hold(work)
         file, resumed_at_layer = work / RANGES, None
         if not file.exists():
-            resumed_at_layer = self._calibration.run(file, self.progress).resumed_at_layer
+            with _contract_words():
+                resumed_at_layer = self._calibration.run(file, self.progress).resumed_at_layer
         told = json.loads(read_metadata(file)[METADATA])
         file.rename(out / RANGES)
         shutil.rmtree(work)
         names = ("for", "group_size", "data", "samples_asked", "samples_used", "tokens", "borrowed", "device")
         return {**{name: told[name] for name in names}, "resumed_at_layer": resumed_at_layer}
+
+
+@contextmanager
+def _contract_words() -> Iterator[None]:
+    """Call the options of ``trtkit calibrate`` what the contract calls them."""
+    try:
+        yield
+    except ContractError as error:
+        raise ContractError(
+            [replace(each, hint=_in_contract(each.hint)) for each in error.problems]
+        ) from None
+    except TrtkitError as error:
+        error.hint = _in_contract(error.hint)
+        raise
+
+
+def _in_contract(hint: str) -> str:
+    for option, key in _OPTIONS.items():
+        hint = hint.replace(option, key)
+    return hint
 
 
 def missing_packages() -> list[str]:
