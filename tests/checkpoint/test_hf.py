@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -106,6 +107,44 @@ def test_a_damaged_config_is_named(tiny_llama, content, message):
     config.unlink() if content is None else config.write_bytes(content)
     text = refusal(config.parent)
     assert f"{config}: {message}" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("config.json", "rms_norm_eps"), (INDEX, "model.norm.weight")], ids=["config", "index"]
+)
+def test_a_key_that_is_there_twice_is_named(tiny_llama, name, key):
+    path = tiny_llama(shards=3) / name
+    path.write_text(path.read_text().replace(f'"{key}"', f'"{key}": "another", "{key}"'))
+    assert f"{path}: names twice: {key}" in refusal(path.parent)
+
+
+def test_a_byte_order_mark_is_no_part_of_a_config(tiny_llama):
+    folder = tiny_llama()
+    config, path = HfCheckpoint.open(folder).config, folder / "config.json"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert HfCheckpoint.open(folder).config == config
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_pipe_is_not_waited_for(tiny_llama, name):
+    path = tiny_llama() / name
+    path.unlink()
+    os.mkfifo(path)
+    assert f"{path}: is not a file" in refusal(path.parent)
+
+
+def test_weights_that_are_not_read_are_told(tiny_llama):
+    three, one = tiny_llama(shards=3), tiny_llama(name="one")
+    (three / "model-00004-of-00004.safetensors").write_bytes((three / SHARD.format(1)).read_bytes())
+    (three / "consolidated.safetensors").write_bytes(b"")
+    (warning,) = HfCheckpoint.open(three).warnings
+    assert "not read: model-00004-of-00004.safetensors; the model is in model-00001" in warning.message
+    for path in three.glob("model*"):
+        (one / path.name).write_bytes(path.read_bytes())
+    (warning,) = HfCheckpoint.open(one).warnings
+    assert (
+        f"{SHARD.format(3)}, model-00004-of-00004.safetensors; the model is in model.saf" in warning.message
+    )
 
 
 def test_config_problems_name_the_file(tiny_llama):

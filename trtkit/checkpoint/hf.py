@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trtkit.catalog.model import ModelConfig
+from trtkit.checkpoint.json_object import NamedTwiceError, once
 from trtkit.checkpoint.safetensors import TensorInfo, read_header
 from trtkit.checkpoint.stand_ins import check_links, lfs_size
 from trtkit.checkpoint.storage import find_storage
 from trtkit.checkpoint.storage.storage import PLAIN, Storage
-from trtkit.errors import InputError, Problem
+from trtkit.errors import InputError, Problem, Severity
 from trtkit.plan.hf_config import parse_hf_config
 
 _CONFIG = "config.json"
@@ -60,7 +61,8 @@ class HfCheckpoint:
             generation=read_json(generation) if generation.exists() else None,
         )
         storage = find_storage(raw, _quant_config(folder), file=str(folder / _CONFIG))
-        return cls(folder, config, _tensors(folder), tuple(warnings), storage)
+        tensors = _tensors(folder)
+        return cls(folder, config, tensors, (*warnings, *_unread(folder, tensors.values())), storage)
 
     @property
     def tokenizer_file(self) -> Path | None:
@@ -81,11 +83,15 @@ def read_json(path: Path) -> dict[str, Any]:
         InputError: There is no such file, or something else is in it.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        # With a byte order mark or without
+        content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=once)
     except FileNotFoundError as error:
         raise InputError("there is no such file", path=path) from error
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=path) from error
+    except NamedTwiceError as error:
+        hint = "keep the one that the model was trained with"
+        raise InputError(str(error), path=path, hint=hint) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"not JSON: {error}", path=path) from error
     if not isinstance(content, dict):
@@ -98,9 +104,17 @@ def _check_files(folder: Path) -> None:
     try:
         files = sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES)
         check_links(folder, files)
+        _refuse_pipes(files)
         _refuse_pointers(folder, files)
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=error.filename or folder) from error
+
+
+def _refuse_pipes(files: Sequence[Path]) -> None:
+    """Refuse what is neither a file nor a folder: reading it may wait without end."""
+    for path in files:
+        if not path.is_file() and not path.is_dir():
+            raise InputError("is not a file", path=path)
 
 
 def _refuse_pointers(folder: Path, files: Sequence[Path]) -> None:
@@ -126,6 +140,15 @@ def _tensors(folder: Path) -> dict[str, TensorInfo]:
         message = f"the weights are pickles ({', '.join(pickles)}), which run code when they are loaded"
         raise InputError(message, path=folder, hint=_SAVE_AS_SAFETENSORS)
     raise InputError(f"there are no weights: neither {_SINGLE} nor {_INDEX}", path=folder)
+
+
+def _unread(folder: Path, tensors: Iterable[TensorInfo]) -> Iterator[Problem]:
+    """Warn of files with names of weights that hold none of the model's."""
+    read = {info.path.name for info in tensors}
+    if others := sorted({path.name for path in folder.glob("model*.safetensors")} - read):
+        message = f"not read: {', '.join(others)}; the model is in {', '.join(sorted(read))}"
+        hint = "remove what is not the model's: nothing says whether they hold the same"
+        yield Problem(message, hint=hint, file=str(folder), severity=Severity.WARNING)
 
 
 def _sharded(folder: Path) -> dict[str, TensorInfo]:

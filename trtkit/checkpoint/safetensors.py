@@ -20,6 +20,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from trtkit.checkpoint.json_object import NamedTwiceError, once
 from trtkit.checkpoint.stand_ins import HEAD_BYTES, check_start
 from trtkit.errors import InputError
 
@@ -135,6 +136,8 @@ def read_header(path: Path) -> dict[str, TensorInfo]:
     """
     try:
         size = path.stat().st_size
+        if not path.is_file():
+            raise InputError("is not a file", path=path)  # a pipe would be waited for without end
         with path.open("rb") as file:
             start = file.read(HEAD_BYTES)
             check_start(path, start, kind="safetensors")
@@ -175,15 +178,10 @@ def _check_header_length(path: Path, header_bytes: int, size: int) -> None:
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Mapping[str, Any]]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        entries = dict(pairs)
-        if len(entries) < len(pairs):
-            twice = sorted({key for key in entries if sum(key == other for other, _ in pairs) > 1})
-            raise InputError(f"the header names twice: {', '.join(twice)}", path=path)
-        return entries
-
     try:
-        header = json.loads(text, object_pairs_hook=unique)
+        header = json.loads(text, object_pairs_hook=once)
+    except NamedTwiceError as error:
+        raise InputError(f"the header {error}", path=path) from error
     except (ValueError, RecursionError) as error:
         raise InputError("the header is not JSON", path=path, hint=_DOWNLOAD_AGAIN) from error
     if not isinstance(header, dict):
