@@ -57,6 +57,21 @@ def test_the_model_is_what_it_was_before_it_became_a_gguf(write_gguf, weights):
 
 
 @pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("F32", "float32"), ("F16", "float16"), ("BF16", "bfloat16"), ("Q8_0", "bfloat16")],
+)
+def test_plain_tensors_keep_their_type_and_most_elements_name_the_models(write_gguf, weights, kind, dtype):
+    matrices = [name for name, value in weights.items() if value.ndim == 2]
+    model = opened(write_gguf(quantized=dict.fromkeys(matrices, gguf.GGMLQuantizationType[kind])))
+    assert model.config.dtype == dtype
+    assert model.tensors["model.layers.0.mlp.up_proj.weight"].dtype == dtype
+    assert model.tensors["model.norm.weight"].dtype == "float32"
+    if kind == "F16":
+        found = model.tensors["model.layers.0.self_attn.q_proj.weight"].read()
+        np.testing.assert_array_equal(found, weights["blk.0.attn_q"].astype(np.float16))
+
+
+@pytest.mark.parametrize(
     ("kind", "error"),
     [
         ("F16", 0.01),

@@ -47,7 +47,8 @@ def recipe_for(
     Raises:
         InputError: This release does not write them, an argument is missing, or nothing would use it.
     """
-    _check_used(plan, smoothquant, alpha, target_sm, trtllm_version, kv_scale)
+    _check_used(plan, smoothquant, alpha, target_sm, kv_scale)
+    check_version(target_sm, trtllm_version)
     opened = _open(plan, ranges)
     if plan.weights == "fp8-rowwise":
         weights: Recipe = Fp8Rowwise(plan) if clamps else Fp8Rowwise(plan, clamp=None)
@@ -102,7 +103,6 @@ def _check_used(
     smoothquant: str | None,
     alpha: float | None,
     target_sm: int | None,
-    trtllm_version: str | None,
     kv_scale: str | None,
 ) -> None:
     if smoothquant not in (None, *SMOOTHQUANT):
@@ -123,7 +123,6 @@ def _check_used(
     if target_sm is not None and plan.weights != "int8-wo":
         message = f"{plan.weights} weights are the same for every GPU"
         raise InputError(message, hint="leave the target GPU out")
-    check_version(target_sm, trtllm_version)
 
 
 def check_version(target_sm: int | None, trtllm_version: str | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.gguf.family import Family
 from trtkit.checkpoint.gguf.file import USE_FOLDER, GgufFile
 from trtkit.checkpoint.gguf.rope import ROPE_SETTINGS, read_rope, shortest
+from trtkit.checkpoint.gguf.weights import dtype_of
 from trtkit.errors import InputError
 
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -57,7 +60,7 @@ def make_config(file: GgufFile, family: Family) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "vocab_size": _vocab_size(file),
         **_special_tokens(file),
-        "torch_dtype": "bfloat16",
+        "torch_dtype": _dtype(file),
     }
     if family.rotates:
         config |= read_rope(file)
@@ -105,6 +108,14 @@ def _vocab_size(file: GgufFile) -> int | None:
         message = f"{file.architecture}.vocab_size is {said!r}, and token_embd.weight has {rows} rows"
         raise InputError(message, path=file.path, hint=USE_FOLDER)
     return said if rows is None else rows
+
+
+def _dtype(file: GgufFile) -> str:
+    """Return the type of most elements: converters keep norms and routers in float32 beside whatever the rest is."""
+    elements: Counter[str] = Counter()
+    for tensor in file.tensors.values():
+        elements[dtype_of(tensor.kind)] += math.prod(tensor.shape)
+    return max(elements, key=lambda dtype: elements[dtype], default="bfloat16")
 
 
 def _special_tokens(file: GgufFile) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""GGUF files → Hugging Face folder in bfloat16, without torch and without a network."""
+"""GGUF files → Hugging Face folder, without torch and without a network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtkit.checkpoint.gguf.family import Family
 from trtkit.checkpoint.gguf.file import USE_FOLDER, GgufFile, GgufTensor, open_gguf
 from trtkit.checkpoint.gguf.rope import ROPE_TENSORS
 from trtkit.checkpoint.gguf.tokenizer import tokenizer_files
-from trtkit.checkpoint.gguf.weights import Order, Weight
+from trtkit.checkpoint.gguf.weights import Order, Weight, dtype_of
 from trtkit.checkpoint.inventory import record_files
 from trtkit.checkpoint.mapping import map_tensors
 from trtkit.checkpoint.progress import Progress, silent
@@ -23,15 +23,16 @@ from trtkit.checkpoint.staging import staged_folder, write_json
 from trtkit.errors import InputError
 from trtkit.plan.hf_config import parse_hf_config
 
-REVISION = 2
+REVISION = 3
 """Part of the name of what is kept: raised when the same file is converted differently."""
 
 _NAME = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<stem>\w+)\.(?P<part>weight|bias)")
 
 
 def convert_gguf(path: Path, out: Path, *, progress: Progress = silent) -> None:
-    """Write ``out``: config, generation config, ``model.safetensors`` in bfloat16, tokenizer with chat template.
+    """Write ``out``: config, generation config, ``model.safetensors``, tokenizer with chat template.
 
+    Every tensor keeps its type; those that are quantized become bfloat16.
     A tokenizer that cannot be rebuilt exactly is left out; ``tokenizer_config.json`` then says why.
 
     Raises:
@@ -46,7 +47,7 @@ def convert_gguf(path: Path, out: Path, *, progress: Progress = silent) -> None:
     model, _ = parse_hf_config(config, file=str(path))
     check_rotation(file, model)
     infos = {
-        name: TensorInfo(name, "bfloat16", weight.shape, weight.source.path, 0)
+        name: TensorInfo(name, dtype_of(weight.source.kind), weight.shape, weight.source.path, 0)
         for name, weight in weights.items()
     }
     map_tensors(model, infos, file=str(path))

@@ -29,6 +29,16 @@ KINDS = frozenset({
 })  # fmt: skip
 """Types that can be dequantized."""
 _PLAIN = frozenset({"F32", "F16", "BF16"})
+_EXACT = {"F32": "float32", "F16": "float16"}
+"""Types that bfloat16 would round."""
+
+
+def dtype_of(kind: str) -> str:
+    """Return the type that a tensor is kept in: its own, and bfloat16 for a quantized one.
+
+    That rounds by 2**-9 of a value at most; the finest of them, Q8_0, rounded by 1 / 254 of its block's largest one.
+    """
+    return _EXACT.get(kind, "bfloat16")
 
 
 @dataclass(frozen=True)
