@@ -258,6 +258,22 @@ def test_a_scale_that_is_none_is_never_written(tmp_path, form, name, value):
         assert f"{name} holds {value:g}" in failure(folder)
 
 
+@pytest.mark.parametrize("value", [1e-9, 1e9])
+@pytest.mark.parametrize(
+    ("part", "target_sm"), [("weight_scale", None), ("weight_scale", 80), ("pre_quant_scale", None)]
+)
+def test_a_scale_that_the_data_type_cannot_hold_is_never_written(tmp_path, part, target_sm, value):
+    def edit(tensors):
+        for layer in range(2):
+            name = f"model.layers.{layer}.mlp.down_proj.{part}"
+            tensors.setdefault(name, np.ones(512, np.float32)).reshape(-1)[3] = value
+
+    folder = model.write(tmp_path / "hf", model.FORMATS["modelopt-int4"], edit=edit).folder
+    message = failure(folder, target_sm=target_sm)
+    assert f"a scale of model.layers.0.mlp.down_proj.weight holds {value:g}" in message
+    attempt(folder, target_sm=target_sm, dtype="bfloat16")
+
+
 def test_a_nan_among_fp8_weights_is_refused(tmp_path):
     def edit(tensors):
         tensors["model.layers.1.mlp.up_proj.weight"].view(np.uint8)[5, 5] = 0xFF

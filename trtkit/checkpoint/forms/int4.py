@@ -33,17 +33,19 @@ def portable_int4(tensor: MappedTensor, layout: Layout, packing: Packing) -> Map
 
 
 def group_scales(tensor: MappedTensor, layout: Layout, packing: Packing) -> Floats:
-    """Return the scales, ``(out, groups)``.
+    """Return the scales, ``(out, groups)``, as the source has them; the engine rounds them to its data type.
 
     Raises:
-        InputError: One of them is zero, infinite or NaN.
+        InputError: One of them is zero, infinite or NaN, or is when it is rounded.
     """
 
     def read(source: Stored) -> Array:
         info = source.parts["scales" if "scales" in source.parts else "weight_scale"]
         return checked(packing.scales(source.parts), info, positive=False)
 
-    return layer_array(tensor, layout.config, read)
+    scales = layer_array(tensor, layout.config, read)
+    rounded(scales, layout, tensor.sources[0])
+    return scales
 
 
 def group_zeros(tensor: MappedTensor, layout: Layout, packing: Packing) -> Array:
@@ -64,10 +66,14 @@ def rounded(values: Array, layout: Layout, source: Stored) -> Array:
     """Return values in the checkpoint's data type.
 
     Raises:
-        InputError: One of them is too large for it.
+        InputError: One of them is too large for it, or so small that it would become 0.
     """
-    info = next(iter(source.parts.values()))
-    return cast(values, layout.dtype, name=f"a scale of {source.name}", path=info.path)
+    name, path = f"a scale of {source.name}", next(iter(source.parts.values())).path
+    result = cast(values, layout.dtype, name=name, path=path)
+    if (lost := (result == 0) & (values != 0)).any():
+        message = f"{name} holds {values[lost].flat[0]:g}, which is 0 as {layout.dtype}"
+        raise InputError(message, path=path, hint="convert to bfloat16, which has float32's range")
+    return result
 
 
 def check_symmetric(tensor: MappedTensor, packing: Packing) -> None:
