@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.recipe import Plain
-from trtkit.checkpoint.trtllm import TrtllmCheckpoint, verify
+from trtkit.checkpoint.trtllm import TrtllmCheckpoint, loader_warnings, verify
 from trtkit.errors import InputError
 
 KEYS = [
@@ -97,7 +97,19 @@ def test_foreign_tensors_are_problems_but_known_tables_are_not(checkpoint, edit_
     [
         ({"mapping": {"world_size": 2}}, "which do not fit"),
         ({"architecture": "GPTForCausalLM"}, "'GPTForCausalLM' is not supported"),
-        ({"quantization": {"quant_algo": "FP9"}}, "'FP9' is not known"),
+        ({"mapping": []}, "mapping: is [], and has to be an object"),
+        ({"mapping": {"foo": 1}}, "mapping.foo: TensorRT-LLM has no such key"),
+        ({"mapping": {"cp_size": 2}}, "mapping.cp_size: cannot be 2"),
+        ({"mapping": {"moe_tp_size": 2}}, "which do not fit"),
+        ({"quantization": "x"}, "quantization: is 'x', and has to be an object"),
+        ({"quantization": {"quant_algo": "FP9"}}, "quantization.quant_algo: cannot be 'FP9'"),
+        ({"quantization": {"foo": None}}, "quantization.foo: TensorRT-LLM has no such key"),
+        ({"quantization": {"kv_cache_quant_algo": 1}}, "quantization.kv_cache_quant_algo: cannot be 1"),
+        ({"quantization": {"kv_cache_quant_algo": "INT9"}}, "cannot be 'INT9'"),
+        ({"quantization": {"clamp_val": []}}, "quantization.clamp_val: cannot be []"),
+        ({"quantization": {"clamp_val": [1, -1]}}, "quantization.clamp_val: cannot be [1, -1]"),
+        ({"quantization": {"has_zero_point": "bogus"}}, "quantization.has_zero_point: cannot be 'bogus'"),
+        ({"quantization": {"use_meta_recipe": True}}, "quantization.use_meta_recipe: cannot be True"),
         ({"architecture": ["LlamaForCausalLM"]}, "['LlamaForCausalLM'] is not supported"),
         ({"head_size": "16"}, "head_size is missing or malformed"),
         ({"dtype": "int8"}, "dtype is missing or malformed"),
@@ -108,6 +120,13 @@ def test_foreign_tensors_are_problems_but_known_tables_are_not(checkpoint, edit_
 def test_a_config_that_cannot_be_gone_by_is_the_problem(checkpoint, changes, message):
     edit_config(checkpoint, **changes)
     assert [message in str(problem) for problem in verify(checkpoint)] == [True]
+
+
+def test_keys_of_newer_loaders_are_a_warning(checkpoint):
+    edit_config(checkpoint, quantization={"mamba_ssm_cache_dtype": "auto"}, mapping={"cp_config": {}})
+    assert verify(checkpoint) == []
+    keys = [warning.key for warning in loader_warnings(checkpoint)]
+    assert keys == ["quantization.mamba_ssm_cache_dtype", "mapping.cp_config"]
 
 
 @given(key=st.sampled_from(KEYS), value=NESTED)

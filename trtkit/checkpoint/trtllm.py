@@ -18,9 +18,10 @@ from trtkit.checkpoint.hf import read_json
 from trtkit.checkpoint.jobs import Layout, Target
 from trtkit.checkpoint.mapping import check_layers
 from trtkit.checkpoint.safetensors import Array, TensorInfo, read_header
+from trtkit.checkpoint.trtllm_blocks import block_problems
 from trtkit.checkpoint.trtllm_config import read_config, read_mapping
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
-from trtkit.errors import ContractError, InputError, Problem
+from trtkit.errors import ContractError, InputError, Problem, Severity
 from trtkit.plan.parallel import parallel_problems
 
 _BUFFERS = ("embed_positions*", "rotary_inv_freq*")
@@ -80,6 +81,7 @@ class TrtllmCheckpoint:
 def verify(folder: Path) -> list[Problem]:
     """Compare names, shapes and data types with what ``config.json`` asks for; reads headers only."""
     try:
+        _check_blocks(folder / CHECKPOINT_CONFIG)
         checkpoint = TrtllmCheckpoint.open(folder)
         config = _model(checkpoint)
         expected = _expected(checkpoint, config)
@@ -92,6 +94,27 @@ def verify(folder: Path) -> list[Problem]:
         found = _tensor_problems(expected.get(rank, {}), tensors)
         problems += condense(found, file=str(folder / rank_file(rank)))
     return [*problems, *_extra_ranks(checkpoint)]
+
+
+def loader_warnings(folder: Path) -> list[Problem]:
+    """Return what only some versions of TensorRT-LLM load.
+
+    Raises:
+        InputError: There is no ``config.json``, or it is none.
+    """
+    path = folder / CHECKPOINT_CONFIG
+    return [
+        replace(problem, file=str(path))
+        for problem in block_problems(read_json(path))
+        if problem.severity is Severity.WARNING
+    ]
+
+
+def _check_blocks(path: Path) -> None:
+    """Raise what is wrong with blocks that tensors follow from."""
+    problems = [replace(problem, file=str(path)) for problem in block_problems(read_json(path))]
+    if errors := [problem for problem in problems if problem.severity is Severity.ERROR]:
+        raise ContractError(errors)
 
 
 def _model(checkpoint: TrtllmCheckpoint) -> ModelConfig:
@@ -118,13 +141,9 @@ class _Wanted:
 def _expected(checkpoint: TrtllmCheckpoint, config: ModelConfig) -> dict[int, dict[str, _Wanted]]:
     """Return what each rank has to hold."""
     quantization = _section(checkpoint.config, "quantization")
-    algorithm, path = quantization.get("quant_algo"), checkpoint.folder / CHECKPOINT_CONFIG
-    if not (algorithm is None or isinstance(algorithm, str)) or algorithm not in SCHEMES:
-        raise InputError(f"the algorithm {algorithm!r} is not known", path=path)
+    algorithm, group_size = quantization.get("quant_algo"), quantization.get("group_size") or 1
     baked = BAKED if _section(checkpoint.config, "trtkit").get("layout") else SCHEMES
-    scheme, group_size = baked.get(algorithm, SCHEMES[algorithm]), quantization.get("group_size", 1)
-    if type(group_size) is not int or group_size < 1:
-        raise InputError(f"group_size is {group_size!r}", path=path)
+    scheme = baked.get(algorithm, SCHEMES[algorithm])
     layout = Layout(config, config.dtype, checkpoint.parallelism)
     wanted: dict[int, dict[str, _Wanted]] = {rank: {} for rank in range(checkpoint.parallelism.world)}
 

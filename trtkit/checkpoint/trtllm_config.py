@@ -127,17 +127,21 @@ def read_mapping(content: Mapping[str, Any], *, path: Path) -> Parallelism:
     Raises:
         InputError: The numbers contradict each other.
     """
-    given = content.get("mapping") or {}
+    given = content.get("mapping")
+    given = {} if given is None else given
     if not isinstance(given, Mapping):
         raise InputError("mapping is no object", path=path)
     world, tp, pp, moe_ep = (given.get(key, 1) for key in ("world_size", "tp_size", "pp_size", "moe_ep_size"))
     moe_ep = 1 if moe_ep == -1 else moe_ep  # loaders' own word for "no groups"
+    moe_tp = given.get("moe_tp_size", -1)
     if (
         not all(type(size) is int and 0 < size <= _MOST_RANKS for size in (world, tp, pp, moe_ep))
         or world != tp * pp
+        or (moe_tp not in (None, -1) and moe_tp * moe_ep != tp)
     ):
         message = (
-            f"mapping has world_size {world!r}, tp_size {tp!r}, pp_size {pp!r} and moe_ep_size {moe_ep!r}"
+            f"mapping has world_size {world!r}, tp_size {tp!r}, pp_size {pp!r}, moe_tp_size {moe_tp!r} and "
+            f"moe_ep_size {moe_ep!r}"
         )
         raise InputError(f"{message}, which do not fit", path=path, hint="convert the source again")
     return Parallelism(tp, pp, moe_ep, parallel_embedding=bool(content.get("use_parallel_embedding")))

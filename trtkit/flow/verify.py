@@ -36,10 +36,10 @@ def verify_folder(folder: Path) -> tuple[str, list[Problem]]:
 
 
 def _of_checkpoint(folder: Path) -> list[Problem]:
-    from trtkit.checkpoint.trtllm import verify
+    from trtkit.checkpoint.trtllm import loader_warnings, verify
 
     try:
-        return verify(folder)
+        return verify(folder) or loader_warnings(folder)
     except (TypeError, AttributeError, LookupError, ValueError) as error:
         message = f"a value is not of the kind that a checkpoint has: {error}"
         return [Problem(message, file=str(folder / CHECKPOINT_CONFIG), hint="convert it again")]
