@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.catalog.architectures.fields import NEUTRAL, RESTATED
+from trtkit.catalog.architectures.model_types import CLASS_OF, OTHERS
 from trtkit.errors import ContractError, Severity
 from trtkit.plan.hf_config import parse_hf_config
 
@@ -138,6 +140,8 @@ def test_default_rope_is_no_scaling():
         ({"causal": False}, "causal"),
         ({"sliding_window": "x"}, "sliding_window"),
         ({"num_local_experts": 8}, "num_local_experts"),
+        ({"model_type": "gemma"}, "model_type"),
+        ({"model_type": "cohere"}, "model_type"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -185,6 +189,18 @@ def test_an_unknown_architecture_is_named_with_the_supported_ones():
     ) as caught:
         parse(architectures=["MambaForCausalLM"])
     assert caught.value.exit_code == 2
+
+
+def test_families_are_named_where_they_contradict():
+    with pytest.raises(ContractError, match="'qwen3' is Qwen3ForCausalLM, and architectures says LlamaFor"):
+        parse(model_type="qwen3")
+    _, (warning,) = parse(architectures=["LlamaForCausalLM", "GPT2LMHeadModel"])
+    assert "LlamaForCausalLM is taken, not GPT2LMHeadModel" in warning.message
+
+
+def test_every_class_of_the_catalog_has_its_model_type():
+    assert set(CLASS_OF.values()) == set(ARCHITECTURES)
+    assert not OTHERS & CLASS_OF.keys()
 
 
 def test_generation_config_names_the_ends_of_an_answer():

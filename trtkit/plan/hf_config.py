@@ -12,6 +12,7 @@ from typing import Any
 
 from trtkit.catalog.architectures import ARCHITECTURES, WRAPPERS, Architecture
 from trtkit.catalog.architectures.architecture import REQUIRED, Numeric
+from trtkit.catalog.architectures.model_types import CLASS_OF, OTHERS
 from trtkit.catalog.model import ModelConfig, Moe
 from trtkit.errors import ContractError, Problem, Severity
 from trtkit.plan.hf_fields import Fields
@@ -36,6 +37,7 @@ def parse_hf_config(
     """
     arch = find_architecture(raw, file)
     fields = Fields(arch.adapt(raw), file)
+    _check_family(fields, arch)
     config = _read(fields, arch, generation or {})
     if not _errors(fields):
         # Sizes that were reported as wrong would only be reported again.
@@ -65,6 +67,18 @@ def find_architecture(raw: Mapping[str, Any], file: str = "config.json") -> Arch
         hint = WRAPPERS.get(str(names[0]), supported)
         raise ContractError([Problem(message, key="architectures", hint=hint, file=file)])
     return ARCHITECTURES[names[0]]
+
+
+def _check_family(fields: Fields, arch: Architecture) -> None:
+    """Refuse a ``model_type`` of another family, by which transformers would go; one that is not known is nothing."""
+    names = list(dict.fromkeys(map(str, fields.raw["architectures"])))
+    if len(names) > 1:
+        fields.warn("architectures", f"names several: {names[0]} is taken, not {', '.join(names[1:])}")
+    kind = str(fields.raw.get("model_type"))
+    owner = CLASS_OF.get(kind, "another class" if kind in OTHERS else arch.name)
+    if owner != arch.name:
+        message = f"{kind!r} is {owner}, and architectures says {arch.name}: transformers goes by the former"
+        fields.error("model_type", message, "correct the one that is wrong")
 
 
 def _read(fields: Fields, arch: Architecture, generation: Mapping[str, Any]) -> ModelConfig:
