@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -76,6 +77,17 @@ class Conversion:
         # Loaders take unknown keys at the top level with a warning.
         return {**content, "trtkit": dict(baked)} if baked else content
 
+    def check(self, out: Path) -> None:
+        """Make sure that only damaged weights can stop the conversion: where it goes, space and a tied head are right.
+
+        Raises:
+            InputError: The source cannot be written, or not there.
+            EnvironmentLacks: The disk is too full.
+        """
+        _check_target(out, self.source.folder)
+        _check_tied(self.source)
+        _check_space(out, sum(self.bytes_per_rank()))
+
     def run(self, out: Path, progress: Progress = silent) -> ConversionReport:
         """Write ``config.json`` and one ``rank{r}.safetensors`` per rank to ``out``; all of it or nothing.
 
@@ -83,9 +95,7 @@ class Conversion:
             InputError: The source cannot be written this way; an older ``out`` is untouched.
             EnvironmentLacks: The disk is too full.
         """
-        _check_target(out, self.source.folder)
-        _check_tied(self.source)
-        _check_space(out, sum(self.bytes_per_rank()))
+        self.check(out)
         with staged_folder(out) as staging:
             written = _write(staging, self.jobs, self.layout.ranks, progress)
             write_json(staging / CHECKPOINT_CONFIG, self.config())
@@ -203,6 +213,8 @@ def _equal(one: TensorInfo, other: TensorInfo) -> bool:
 def _check_space(out: Path, needed_bytes: int) -> None:
     place = staging_place(out)
     existing = next(folder for folder in (place, *place.parents) if folder.exists())
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
+        raise InputError("cannot be written", path=existing, hint="choose another place")
     free_bytes = shutil.disk_usage(existing).free
     if needed_bytes > free_bytes:
         message = f"the checkpoint takes {needed_bytes:,} bytes and {free_bytes:,} are free"

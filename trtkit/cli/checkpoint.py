@@ -124,7 +124,7 @@ def convert(
 
     from trtkit.catalog.parallel import Parallelism
     from trtkit.engine.store import Store
-    from trtkit.flow.convert import ConvertOptions, prepare_source, run
+    from trtkit.flow.convert import ConvertOptions, check_target, prepare_source, run
 
     options = ConvertOptions(
         weights=weights.value if weights else None,
@@ -142,6 +142,8 @@ def convert(
     with progress() as report:
         conversion = prepare_source(source, options, Store(), report)
         warn(conversion.source.warnings)
+        if dry_run:
+            check_target(conversion, out, export.value)
         done = None if dry_run else run(conversion, out, export.value, report)
     if output is Output.JSON:
         show_json(

@@ -11,6 +11,7 @@ from trtkit.checkpoint.convert import Conversion, ConversionReport, prepare
 from trtkit.checkpoint.forms.taken_over import TakenOver, take_over
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.hf_export.export import HfExportReport, convert_to_hf
+from trtkit.checkpoint.hf_export.folder import check_free
 from trtkit.checkpoint.hf_export.formats import find_format
 from trtkit.checkpoint.progress import Progress
 from trtkit.checkpoint.recipe import Recipe
@@ -107,6 +108,19 @@ def choose_recipe(source: HfCheckpoint, options: ConvertOptions) -> Recipe:
         )
     check_version(**target)
     return take_over(source.storage, weights=weights, kv_cache=kv_cache, **target)
+
+
+def check_target(conversion: Conversion, out: Path, form: str) -> None:
+    """Make sure that :func:`run` would not refuse it.
+
+    Raises:
+        InputError: It cannot be written in that form, or not there.
+        EnvironmentLacks: The disk is too full.
+    """
+    if form != FORMS[0]:
+        _check_exportable(conversion)
+        check_free(out)
+    conversion.check(out)
 
 
 def run(conversion: Conversion, out: Path, form: str, report: Progress) -> ConversionReport | HfExportReport:
