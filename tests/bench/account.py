@@ -26,6 +26,9 @@ class Case:
     """Speed in bytes of the source per CPU second."""
     most_rss_mb: float = 64
     """Memory on top of what the interpreter and its imports take."""
+    takes_ranges: bool = False
+    reads: int = 1
+    """How often a weight is read: what all of a layer decides is found before its first value is written."""
 
 
 CASES = (
@@ -33,6 +36,9 @@ CASES = (
     Case("bf16 tp8", "none", tensor_parallel=8, least_of_cp=0.5),
     Case("int8-wo tp1", "int8-wo", least_of_cp=0.6),
     Case("fp16 tp1", "none", dtype="float16", least_gb_per_s=1.0),
+    Case("int8-sq tp1", "int8-sq", least_gb_per_s=1.0, most_rss_mb=300, takes_ranges=True, reads=2),
+    Case("fp8 tp1", "fp8", least_gb_per_s=1.0, most_rss_mb=300, takes_ranges=True, reads=2),
+    Case("fp8-rowwise tp1", "fp8-rowwise", least_gb_per_s=1.0, most_rss_mb=300),
 )
 
 
@@ -132,7 +138,7 @@ class Result:
     def most_read(self) -> float:
         """Return the goal of ``read``: once, or once per rank what every rank holds whole."""
         ranks = self.case.tensor_parallel
-        return 1 + (ranks - 1) * self.replicated_bytes / self.source_bytes + _SLACK
+        return self.case.reads + (ranks - 1) * self.replicated_bytes / self.source_bytes + _SLACK
 
     def verdicts(self) -> Iterator[Verdict]:
         """Yield each figure that has a goal."""

@@ -15,7 +15,7 @@ from trtkit.plan.resolve import quant_plan
 from trtkit.quantize.recipes import recipe_for
 
 
-def main(source: str, out: str, weights: str, dtype: str, tensor_parallel: int) -> None:
+def main(source: str, out: str, weights: str, dtype: str, tensor_parallel: int, ranges: str | None) -> None:
     """Convert as ``trtkit convert`` does, and print what it cost on top of the interpreter with its imports."""
     start = {"start_cpu_s": _cpu_s(), "start_rss_bytes": _memory_bytes("VmRSS")}
     started_s, read_bytes = time.perf_counter(), _read_bytes()
@@ -23,7 +23,7 @@ def main(source: str, out: str, weights: str, dtype: str, tensor_parallel: int) 
         HfCheckpoint.open(Path(source)),
         Path(out),
         dtype=dtype,
-        recipe=recipe_for(quant_plan(weights)),
+        recipe=recipe_for(quant_plan(weights), ranges=Path(ranges) if ranges else None),
         parallelism=Parallelism(tp=tensor_parallel),
     )
     cost = {

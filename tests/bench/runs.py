@@ -14,6 +14,7 @@ from pathlib import Path
 from account import GB, Case, Result, Sample
 from synthetic import SyntheticModel
 
+_RANGES = "ranges.safetensors"
 _CHILD = Path(__file__).with_name("measured_conversion.py")
 
 
@@ -38,6 +39,7 @@ def measure(
     source, size = scratch / "source", f"{model.nbytes / GB:.3g} GB"
     tell(f"{size}: writing the model")
     model.write(source)
+    model.write_ranges(scratch / _RANGES)
     _read_once(source)
     copies: list[Sample] = []
     samples: dict[str, list[Sample]] = {case.name: [] for case in cases}
@@ -80,6 +82,7 @@ def _convert(case: Case, source: Path, out: Path) -> Sample:
         "weights": case.weights,
         "dtype": case.dtype,
         "tensor_parallel": case.tensor_parallel,
+        "ranges": str(source.with_name(_RANGES)) if case.takes_ranges else None,
     }
     done = subprocess.run([sys.executable, _CHILD, json.dumps(request)], stdout=subprocess.PIPE, check=False)
     if done.returncode:

@@ -86,6 +86,20 @@ class SyntheticModel:
                     writer.write(spec, _repeat(block, math.prod(spec.shape)))
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
 
+    def write_ranges(self, path: Path) -> None:
+        """Write what calibration would: the largest magnitudes of each input and output channel."""
+        chance = np.random.default_rng(1)
+        found: dict[str, Array] = {}
+        for spec in self.tensors():
+            if spec.name.endswith("_proj.weight"):
+                module, (rows, columns) = spec.name.removesuffix(".weight"), spec.shape
+                found[f"{module}|x"] = chance.uniform(1, 50, columns).astype(np.float32)
+                found[f"{module}|y"] = chance.uniform(1, 50, rows).astype(np.float32)
+        specs = [TensorSpec(name, "float32", values.shape) for name, values in found.items()]
+        with SafetensorsWriter(path, specs) as writer:
+            for spec in writer.order:
+                writer.write(spec, [found[spec.name]])
+
     def _ends(self) -> list[TensorSpec]:
         shape = (self.geometry.vocab, self.geometry.hidden)
         return [
