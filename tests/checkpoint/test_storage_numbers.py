@@ -166,6 +166,24 @@ def test_scales_of_the_kv_cache_are_found_under_all_their_names(tmp_path, names)
     assert scale.tolist() == [0.5 + len(names)]
 
 
+def test_scales_of_the_kv_cache_are_found_where_autofp8_says_so(tmp_path):
+    form = model.FORMATS["autofp8"]
+    form = replace(form, block=form.block | {"kv_cache_scheme": "static"}, kv_names=("self_attn.kv_scale",))
+    checkpoint = converted(model.write(tmp_path / "hf", form).folder)
+    assert checkpoint.config["quantization"]["kv_cache_quant_algo"] == "FP8"
+    assert checkpoint.tensor("transformer.layers.1.attention.kv_cache_scaling_factor").tolist() == [1.5]
+
+
+def test_either_key_tells_how_zero_points_are_stored(tmp_path):
+    form = model.FORMATS["gptq-v2"]
+    renamed = {"format": "gptq_v2", "checkpoint_format": None}
+    written = []
+    for place, block in (("one", form.block), ("other", form.block | renamed)):
+        folder = model.write(tmp_path / place / "hf", replace(form, block=block)).folder
+        written.append((converted(folder).folder / "rank0.safetensors").read_bytes())
+    assert written[0] == written[1]
+
+
 def test_scales_of_activations_before_int4_weights_reach_the_engine(tmp_path):
     def edit(tensors):
         for layer in range(2):

@@ -74,7 +74,7 @@ def compressed_int4(**changes) -> dict:
         (model.AWQ | {"modules_to_not_convert": "lm_head"}, "modules_to_not_convert is 'lm_head'"),
         (compressed_int4(actorder="group"), "actorder is 'group'"),
         (compressed_int4(actorder="dynamic"), "actorder is 'dynamic'"),
-        (compressed_int4(num_bits=2), "2 bits of int"),
+        (compressed_int4(num_bits=2), "int 2"),
         (compressed_int4(strategy="channel"), "strategy is 'channel'"),
         (compressed_int4(group_size=32), "group_size is 32"),
         (model.compressed("marlin-24", model.INT4), "format is 'marlin-24'"),
@@ -88,11 +88,11 @@ def compressed_int4(**changes) -> dict:
         (model.compressed("float-quantized", model.FLOAT8 | {"strategy": "block"}), "strategy is 'block'"),
         (model.compressed("float-quantized", model.FLOAT8_ROWS, model.FLOAT8), "no such mix"),
         (model.compressed("float-quantized", model.FLOAT8, None), "activations are not quantized"),
-        (model.compressed("nvfp4-pack-quantized", {"num_bits": 4, "type": "float"}), "4 bits of float"),
+        (model.compressed("nvfp4-pack-quantized", {"num_bits": 4, "type": "float"}), "float 4"),
         (model.compressed("int-quantized", model.INT8_ROWS, model.INT8_ROWS), "static scales"),
         (
             model.compressed("int-quantized", model.INT8_ROWS | {"symmetric": False}, model.TOKEN),
-            "symmetric is false",
+            "symmetric is False",
         ),
         (
             {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
@@ -104,6 +104,51 @@ def compressed_int4(**changes) -> dict:
         (model.MODELOPT | {"kv_cache_quant_algo": "NVFP4"}, "kv_cache_quant_algo is 'NVFP4'"),
         (model.MODELOPT_INT4 | {"group_size": None}, "group_size is None"),
         (model.MODELOPT_INT4 | {"has_zero_point": True}, "has_zero_point is True"),
+        *((compressed_int4(type=value), f"weights are {value}") for value in (["int"], {})),
+        *((compressed_int4(num_bits=value), f"weights are int {value}") for value in ([4], {})),
+        *((compressed_int4(actorder=value), f"actorder is {value}") for value in ([None], {})),
+        (compressed_int4(dynamic=True), "dynamic is True"),
+        (compressed_int4(num_bits="4"), "int '4'"),
+        *(
+            (
+                model.compressed("float-quantized", model.FLOAT8_ROWS, model.DYNAMIC8 | change),
+                "input_activations: ",
+            )
+            for change in ({"num_bits": 4}, {"type": "int"}, {"type": None}, {"group_size": 128})
+        ),
+        (model.compressed("float-quantized", model.FLOAT8, {}), "input_activations: type is 'int'"),
+        (
+            model.compressed("float-quantized", model.FLOAT8 | {"dynamic": True}, model.FLOAT8),
+            "weights: dynamic",
+        ),
+        (
+            model.compressed("float-quantized", model.FLOAT8 | {"group_size": 128}, model.FLOAT8),
+            "group_size is 128",
+        ),
+        (
+            model.compressed("float-quantized", model.FLOAT8 | {"group_size": -1}, model.FLOAT8),
+            "group_size is -1",
+        ),
+        (
+            model.compressed("int-quantized", model.INT8_ROWS, model.DYNAMIC8),
+            "input_activations: type is 'float'",
+        ),
+        (model.MODELOPT | {"kv_cache_quant_algo": ["FP8"]}, "kv_cache_quant_algo is ['FP8']"),
+        (
+            model.MODELOPT_INT4
+            | {"group_size": None, "config_groups": {"a": {"weights": {"group_size": {}}}}},
+            "group_size is {}",
+        ),
+        (model.GPTQ | {"format": "gptq_v2", "checkpoint_format": "gptq"}, "contradicts format 'gptq_v2'"),
+        (model.GPTQ | {"format": "bitblas"}, "format is 'bitblas'"),
+        (model.GPTQ | {"rotation": "hadamard"}, "rotation is 'hadamard'"),
+        (model.AWQ | {"format": "marlin"}, "format is 'marlin'"),
+        (model.AWQ | {"checkpoint_format": "gemv"}, "checkpoint_format is 'gemv'"),
+        (model.AWQ | {"desc_act": True}, "desc_act is true"),
+        (
+            {"quant_method": "fp8", "activation_scheme": "static", "kv_cache_scheme": {}},
+            "kv_cache_scheme is {}",
+        ),
         (model.FBGEMM | {"activation_scale_ub": 0}, "activation_scale_ub is 0"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "quantized by 'bitsandbytes'"),
         ({"quant_method": ["gptq"]}, "quantized by ['gptq']"),

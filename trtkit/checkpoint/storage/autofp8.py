@@ -8,7 +8,7 @@ from typing import Any
 from trtkit.checkpoint.storage.fields import expect
 from trtkit.checkpoint.storage.float8 import fp8_tensors
 from trtkit.checkpoint.storage.modules import by_component
-from trtkit.checkpoint.storage.quantized import Quantized
+from trtkit.checkpoint.storage.quantized import AUTO, Quantized
 
 
 def read_fp8(block: Mapping[str, Any]) -> Quantized:
@@ -24,4 +24,5 @@ def read_fp8(block: Mapping[str, Any]) -> Quantized:
         )
     expect(block, "activation_scheme", ("static",))
     skips = by_component(block.get("ignored_layers", block.get("modules_to_not_convert")))
-    return Quantized("AutoFP8", ("fp8",), "FP8", fp8_tensors, skips)
+    kv_cache = AUTO if expect(block, "kv_cache_scheme", (None, "static")) is None else "fp8"
+    return Quantized("AutoFP8", ("fp8",), "FP8", fp8_tensors, skips, kv_cache)

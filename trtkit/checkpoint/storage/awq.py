@@ -24,6 +24,13 @@ def read_awq(block: Mapping[str, Any]) -> Quantized:
     version = str(block.get("version", "gemm")).lower()
     if version != "gemm":
         raise ValueError(f"version is {version!r}; only weights packed for GEMM can be read")
+    for key in ("format", "checkpoint_format"):
+        expect(block, key, (None, "gemm"))
+    if flag(block, "desc_act", default=False):
+        raise ValueError("desc_act is true: columns are grouped by activation, engines know neighbours only")
+    for key in ("dynamic", "rotation", "adapter"):
+        if block.get(key):
+            raise ValueError(f"{key} is {block[key]!r}, which engines cannot honour")
     if not flag(block, "zero_point", default=True):
         raise ValueError("zero_point is false, which the GEMM form does not have")
     size = group_size(block.get("group_size"))

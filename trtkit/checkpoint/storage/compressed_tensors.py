@@ -12,7 +12,7 @@ from trtkit.checkpoint.storage.packing import CompressedPacking
 from trtkit.checkpoint.storage.quantized import AUTO, Quantized, scale, vanishing
 from trtkit.checkpoint.storage.storage import PartSpec
 
-_METHOD = "compressed-tensors"
+_METHOD, _INPUTS = "compressed-tensors", "input_activations"
 _FP8_FORMATS = ("float-quantized", "naive-quantized")
 _INT8_FORMATS = ("int-quantized", "naive-quantized")
 
@@ -35,13 +35,10 @@ def read_compressed_tensors(block: Mapping[str, Any]) -> Quantized:
     if group.get("output_activations") is not None:
         raise ValueError("output_activations are quantized, which engines do not do")
     name = str(group.get("format") or block.get("format"))
-    kind = (weights.get("type", "int"), weights.get("num_bits"))
-    reader = _READERS.get(kind)
-    if reader is None:
-        raise ValueError(
-            f"weights are {kind[1]} bits of {kind[0]}; what can be taken over is int 4, int 8, float 8"
-        )
-    return reader(weights, section(group, "input_activations"), name, skips, _kv_cache(block))
+    kind = f"{weights.get('type', 'int')} {weights.get('num_bits')!r}"
+    if kind not in _READERS:
+        raise ValueError(f"weights are {kind}; what can be taken over is {', '.join(_READERS)}")
+    return _READERS[kind](weights, section(group, "input_activations"), name, skips, _kv_cache(block))
 
 
 Reader = Callable[[Mapping[str, Any], "Mapping[str, Any] | None", str, Skips, str], Quantized]
@@ -51,8 +48,7 @@ def _fp8(
     weights: Mapping[str, Any], inputs: Mapping[str, Any] | None, name: str, skips: Skips, kv_cache: str
 ) -> Quantized:
     _format(name, _FP8_FORMATS)
-    strategy = expect(weights, "strategy", ("tensor", "channel"), default="tensor")
-    _symmetric(weights, inputs)
+    strategy = _scheme("weights", weights, "float", ("tensor", "channel"))
     if inputs is None:
         raise ValueError("activations are not quantized, and engines with FP8 weights quantize them")
     if not flag(inputs, "dynamic", default=False):
@@ -60,9 +56,9 @@ def _fp8(
             raise ValueError(
                 "weights have a scale per channel and activations a static one: engines have no such mix"
             )
-        expect(inputs, "strategy", ("tensor",), default="tensor")
+        _scheme(_INPUTS, inputs, "float", ("tensor",))
         return Quantized(_METHOD, ("fp8",), "FP8", fp8_tensors, skips, kv_cache)
-    expect(inputs, "strategy", ("token",))
+    _scheme(_INPUTS, inputs, "float", ("token",), dynamic=True)
     specs = fp8_rows if strategy == "channel" else _fp8_one_scale
     return Quantized(_METHOD, ("fp8-rowwise",), "FP8_PER_CHANNEL_PER_TOKEN", specs, skips, kv_cache)
 
@@ -71,12 +67,10 @@ def _int8(
     weights: Mapping[str, Any], inputs: Mapping[str, Any] | None, name: str, skips: Skips, kv_cache: str
 ) -> Quantized:
     _format(name, _INT8_FORMATS)
-    expect(weights, "strategy", ("channel",))
-    _symmetric(weights, inputs)
+    _scheme("weights", weights, "int", ("channel",))
     if inputs is None or not flag(inputs, "dynamic", default=False):
         raise ValueError("activations have static scales or none; INT8 is taken over with dynamic ones only")
-    expect(inputs, "strategy", ("token",))
-    expect(inputs, "num_bits", (8,))
+    _scheme(_INPUTS, inputs, "int", ("token",), dynamic=True)
     algorithm = "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN"
     return Quantized(_METHOD, ("int8-sq",), algorithm, _int8_rows, skips, kv_cache)
 
@@ -88,11 +82,9 @@ def _int4(
     if inputs is not None:
         raise ValueError("weights are int 4 and activations are quantized too, which has no counterpart")
     expect(weights, "strategy", ("group",), default="group")
-    if weights.get("actorder") not in {None, False, "weight", "static"}:
-        order = weights["actorder"]
-        raise ValueError(
-            f"actorder is {order!r}: columns are grouped by activation, engines know neighbours only"
-        )
+    expect(weights, "dynamic", (False,), default=False)
+    # Of the other orders columns are grouped by activation, and engines know groups of neighbours only.
+    expect(weights, "actorder", (False, "weight", "static"), default=False)
     size, symmetric = group_size(weights.get("group_size")), flag(weights, "symmetric", default=True)
     return Quantized(
         _METHOD,
@@ -108,7 +100,7 @@ def _int4(
     )
 
 
-_READERS: dict[tuple[Any, Any], Reader] = {("float", 8): _fp8, ("int", 8): _int8, ("int", 4): _int4}
+_READERS: dict[str, Reader] = {"int 4": _int4, "int 8": _int8, "float 8": _fp8}
 
 
 def _only_group(block: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -134,24 +126,35 @@ def _format(name: str, known: tuple[str, ...]) -> None:
         raise ValueError(f"format is {name!r}; what can be read of this kind is {' or '.join(known)}")
 
 
-def _symmetric(*schemes: Mapping[str, Any] | None) -> None:
-    for scheme in schemes:
-        if scheme is not None and not flag(scheme, "symmetric", default=True):
-            raise ValueError("symmetric is false, and engines have no zero points of 8 bits")
+def _scheme(
+    place: str, scheme: Mapping[str, Any], kind: str, strategies: tuple[str, ...], *, dynamic: bool = False
+) -> str:
+    """Return the strategy of 8-bit values; absent fields have the defaults of compressed-tensors.
+
+    Raises:
+        ValueError: It is another scheme, or one that contradicts itself.
+    """
+    try:
+        expect(scheme, "type", (kind,), default="int")
+        expect(scheme, "num_bits", (8,), default=8)
+        expect(scheme, "dynamic", (dynamic,), default=False)
+        # Rows may be said to be groups of all columns.
+        rows = scheme.get("group_size") == -1
+        strategy: str = expect(scheme, "strategy", strategies, default="channel" if rows else "tensor")
+        expect(scheme, "group_size", (None, -1) if strategy == "channel" else (None,))
+        expect(scheme, "block_structure", (None,))
+        # Engines have no zero points of 8 bits.
+        expect(scheme, "symmetric", (True,), default=True)
+    except ValueError as error:
+        raise ValueError(f"{place}: {error}") from error
+    return strategy
 
 
 def _kv_cache(block: Mapping[str, Any]) -> str:
     scheme = section(block, "kv_cache_scheme")
     if scheme is None:
         return AUTO
-    _symmetric(scheme)
-    try:
-        expect(scheme, "type", ("float",))
-        expect(scheme, "num_bits", (8,))
-        expect(scheme, "strategy", ("tensor",), default="tensor")
-        expect(scheme, "dynamic", (False,), default=False)
-    except ValueError as error:
-        raise ValueError(f"kv_cache_scheme: {error}") from error
+    _scheme("kv_cache_scheme", scheme, "float", ("tensor",))
     return "fp8"
 
 

@@ -12,6 +12,8 @@ from trtkit.checkpoint.storage.quantized import Quantized, scale, vanishing
 from trtkit.checkpoint.storage.storage import PartSpec
 
 _ZERO_OFFSETS = {"gptq": 1, "gptq_v2": 0}
+_FORMATS = ("checkpoint_format", "format")
+"""Keys for one of these; early versions of GPTQModel wrote the latter."""
 
 
 def read_gptq(block: Mapping[str, Any]) -> Quantized:
@@ -23,13 +25,16 @@ def read_gptq(block: Mapping[str, Any]) -> Quantized:
     expect(block, "bits", (4,))
     if flag(block, "desc_act", default=False):
         raise ValueError("desc_act is true: columns are grouped by activation, engines know neighbours only")
-    expect(block, "checkpoint_format", tuple(_ZERO_OFFSETS), default="gptq")
+    named = {expect(block, key, (None, *_ZERO_OFFSETS)) for key in _FORMATS} - {None}
+    if len(named) > 1:
+        raise ValueError(" contradicts ".join(f"{key} {block[key]!r}" for key in _FORMATS))
     expect(block, "lm_head", (False,), default=False)
-    for key in ("dynamic", "is_marlin_format"):
+    # A rotation and an adapter are more arithmetic when the model runs.
+    for key in ("dynamic", "is_marlin_format", "rotation", "adapter"):
         if block.get(key):
             raise ValueError(f"{key} is {block[key]!r}, which engines cannot honour")
     size = group_size(block.get("group_size"))
-    offset = _ZERO_OFFSETS[block.get("checkpoint_format") or "gptq"]
+    offset = _ZERO_OFFSETS[named.pop() if named else "gptq"]
     return Quantized(
         "GPTQ",
         ("int4-gptq", "int4-awq"),

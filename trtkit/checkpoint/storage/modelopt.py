@@ -53,9 +53,7 @@ def _int4(name: str, shape: tuple[int, int], size: int) -> dict[str, PartSpec]:
 
 
 def _kv_cache(block: Mapping[str, Any]) -> str:
-    named, scheme = block.get("kv_cache_quant_algo"), section(block, "kv_cache_scheme")
-    if named not in {None, "FP8"}:
-        raise ValueError(f"kv_cache_quant_algo is {named!r}; what can be taken over is 'FP8'")
+    named, scheme = expect(block, "kv_cache_quant_algo", (None, "FP8")), section(block, "kv_cache_scheme")
     if scheme is not None:
         for key, value in _FLOAT8.items():
             expect(scheme, key, (value,))
@@ -67,5 +65,5 @@ def _group(block: Mapping[str, Any]) -> Any:
     """Return the group size that ``config_groups`` has, when all have the same."""
     groups = section(block, "config_groups") or {}
     weights = [group.get("weights") for group in groups.values() if isinstance(group, Mapping)]
-    sizes = {each.get("group_size") for each in weights if isinstance(each, Mapping)}
-    return sizes.pop() if len(sizes) == 1 else None
+    sizes = [each.get("group_size") for each in weights if isinstance(each, Mapping)]
+    return sizes[0] if sizes and sizes.count(sizes[0]) == len(sizes) else None
