@@ -35,7 +35,7 @@ CASES = (
     Case("bf16 tp1", "none", least_of_cp=0.6),
     Case("bf16 tp8", "none", tensor_parallel=8, least_of_cp=0.5),
     Case("int8-wo tp1", "int8-wo", least_of_cp=0.6),
-    Case("fp16 tp1", "none", dtype="float16", least_gb_per_s=1.0),
+    Case("fp16 tp1", "none", dtype="float16", least_of_cp=0.3),
     Case("int8-sq tp1", "int8-sq", least_gb_per_s=1.0, most_rss_mb=300, takes_ranges=True, reads=2),
     Case("fp8 tp1", "fp8", least_gb_per_s=1.0, most_rss_mb=300, takes_ranges=True, reads=2),
     Case("fp8-rowwise tp1", "fp8-rowwise", least_gb_per_s=1.0, most_rss_mb=300),
