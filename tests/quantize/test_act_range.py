@@ -9,6 +9,7 @@ from tests.quantize.conftest import record
 from trtkit.errors import ContractError, InputError
 
 Q, DOWN = "model.layers.1.self_attn.q_proj", "model.layers.0.mlp.down_proj"
+K, UP = "model.layers.1.self_attn.k_proj", "model.layers.0.mlp.up_proj"
 
 
 def put(name, value):
@@ -36,8 +37,18 @@ def spoil(name, value):
         (spoil(f"{Q}|x", -1), f"{Q}|x", "negative"),
         (put(f"{DOWN}|x", np.zeros(256)), f"{DOWN}|x", "nothing went through the layer"),
         (spoil("model.layers.1.self_attn.o_proj|w", 9), "model.layers.1.self_attn.o_proj|w", "not those of the source"),
+        (spoil(f"{UP}|w", np.nan), f"{UP}|w", "NaN or infinity"),
+        (lambda ranges: ranges.pop(f"{UP}|w"), f"{UP}|w", "there is no range of this layer"),
+        (spoil(f"{UP}|w", 9), f"{UP}|w", "not those of the source"),
+        (spoil(f"{K}|x", 999), f"{K}|x", "both layers read the same"),
+        (spoil(f"{UP}|x", 999), f"{UP}|x", "both layers read the same"),
+        (put("model.layers.2.mlp.up_proj|x", [1]), "model.layers.2.mlp.up_proj|x", "the model has 2 layers"),
     ],
-    ids=["missing", "shape", "nan", "inf", "negative", "zero", "other weights"],
+    ids=[
+        "missing", "shape", "nan", "inf", "negative", "zero", "other weights", "nan weights", "no weights",
+        "other branch",
+        "another key input", "another branch input", "other layer",
+    ],
 )  # fmt: skip
 def test_the_range_that_is_wrong_is_named(model, tmp_path, write, weights, edit, key, message):
     ranges = record(model, tmp_path / "r.safetensors", edit)
@@ -85,3 +96,20 @@ def test_a_dead_input_channel_keeps_its_size(model, tmp_path, write):
     dead = record(model, tmp_path / "r.safetensors", spoil(f"{DOWN}|x", 0))
     checkpoint = write(model, "int8-sq", ranges=dead)
     assert checkpoint.tensor("transformer.layers.0.mlp.proj.smoother")[0, 5] == 1
+
+
+def test_ranges_that_float16_cannot_hold_are_refused_for_it(model, tmp_path, write):
+    wide = record(model, tmp_path / "r.safetensors", spoil(f"{DOWN}|x", 1e20))
+    with pytest.raises(ContractError, match=r"reaches 1e\+20, and activations in float16 end at 65504"):
+        write(model, "fp8", ranges=wide, dtype="float16")
+    write(model, "fp8", ranges=wide, dtype="bfloat16")
+
+
+def test_smoothing_never_makes_a_norm_zero(model, tmp_path, write):
+    def widen(ranges):
+        for name in "qkv":
+            ranges[f"model.layers.1.self_attn.{name}_proj|x"][5] = 1e20
+
+    wide = record(model, tmp_path / "r.safetensors", widen)
+    with pytest.raises(InputError, match=r"makes weights of model.layers.1.input_layernorm.weight zero"):
+        write(model, "int8-sq", ranges=wide, dtype="bfloat16")

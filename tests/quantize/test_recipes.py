@@ -60,7 +60,9 @@ def record_all(folder: Path) -> Path:
             module, (rows, columns) = name.removesuffix(".weight"), info.shape
             if ".c_" in name:
                 module, rows, columns = f"transformer.{module}", columns, rows
-            ranges[f"{module}|x"] = rng.uniform(1, 9, columns).astype(np.float32)
+            # Layers with the same input have the same range.
+            same = np.random.default_rng(columns)
+            ranges[f"{module}|x"] = same.uniform(1, 9, columns).astype(np.float32)
             ranges[f"{module}|y"] = rng.uniform(1, 9, rows).astype(np.float32)
     save(path, ranges)
     return path

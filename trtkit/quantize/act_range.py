@@ -7,6 +7,8 @@ weight.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +19,19 @@ from trtkit.catalog.architectures.architecture import Arrange
 from trtkit.checkpoint.blocks import row_order
 from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.expected import architecture_of
-from trtkit.checkpoint.kernels import Floats, Kernels
+from trtkit.checkpoint.kernels import Floats
 from trtkit.checkpoint.mapping import MappedTensor
-from trtkit.checkpoint.safetensors import TensorInfo, read_header
+from trtkit.checkpoint.safetensors import Array, TensorInfo, numpy_dtype, read_header
 from trtkit.errors import ContractError, InputError, Problem
-from trtkit.quantize.linear import Linear, block_amax
+from trtkit.quantize.linear import Linear
+from trtkit.quantize.sharing import sharing_input
 
 _INPUT, _OUTPUT, _WEIGHT = "x", "y", "w"
+_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 _NOTHING = 1e-30
+_FLOAT16_MAX = float(np.finfo(np.float16).max)
+_SAMPLE = 1 << 17
+"""Elements of each weight that are compared: 32 rows of 4096."""
 _AGAIN = "record the ranges of this model again"
 _CLOSE = 2.0**-6
 """How far recorded row maxima may be from the source's: rounding to bfloat16 and to float16 stays far below."""
@@ -78,6 +85,8 @@ class ActRange:
         if self.is_awaited:
             return
         kinds = (_INPUT, _OUTPUT) if outputs else (_INPUT,)
+        if any(name.endswith(f"|{_WEIGHT}") for name in self.tensors):
+            kinds = (*kinds, _WEIGHT)
         problems = [
             problem
             for linear in linears
@@ -85,7 +94,11 @@ class ActRange:
             for kind in kinds
             for problem in self._problems(linear, index, kind)
         ]
-        problems = problems or [problem for linear in _samples(linears) for problem in self._foreign(linear)]
+        problems = problems or [
+            *self._surplus(linears),
+            *self._uneven(linears),
+            *self._foreign(linears, kinds),
+        ]
         if problems:
             raise ContractError(condense(problems, file=str(self.path)))
 
@@ -100,34 +113,41 @@ class ActRange:
         elif info.dtype not in ("float32", "float16", "bfloat16"):
             yield Problem(f"is {info.dtype}, ranges are float32", name, _AGAIN)
         else:
-            values = self._read(linear, index, kind)
-            if not np.isfinite(values).all():
-                yield Problem(
-                    "holds NaN or infinity: a sample, or the model in float16, overflowed", name, _AGAIN
-                )
-            elif (values < 0).any():
-                yield Problem("holds negative values, which largest magnitudes cannot be", name, _AGAIN)
-            elif values.max() <= _NOTHING:
-                yield Problem(
-                    "is all zeros: nothing went through the layer", name, "record with more samples"
-                )
+            yield from _value_problems(self._read(linear, index, kind), name, kind, linear.layout.dtype)
 
-    def _foreign(self, linear: Linear) -> Iterator[Problem]:
-        """Compare the recorded rows of the weight, where there are any, with the source's."""
-        name = self._name(linear, 0, _WEIGHT)
-        info, rows = self.tensors.get(name), _sizes(linear.tensor, 0)[_WEIGHT]
-        if info is None or linear.tensor.target.rule.arrange is not Arrange.STACKED:
+    def _surplus(self, linears: Sequence[Linear]) -> Iterator[Problem]:
+        """Yield ranges of layers that the model does not have."""
+        layers = linears[0].layout.config.num_layers
+        for name in self.tensors:
+            number = _LAYER.search(name)
+            if number and int(number[0]) >= layers:
+                message = f"the model has {layers} layers, and the range is of another one"
+                yield Problem(message, name, "the ranges are of another model: " + _AGAIN)
+
+    def _uneven(self, linears: Sequence[Linear]) -> Iterator[Problem]:
+        """Yield inputs that are not the same as another layer's that reads the same."""
+        for group in sharing_input(linears):
+            if group[0].tensor.target.rule.per_expert:
+                continue  # each expert has tokens of its own
+            names = [self._name(linear, index, _INPUT) for linear in group for index in _indices(linear)]
+            first = self.tensors[names[0]].read().astype(np.float32)
+            for name in names[1:]:
+                if not np.allclose(self.tensors[name].read().astype(np.float32), first, rtol=_CLOSE, atol=0):
+                    yield Problem(f"differs from {names[0]}, and both layers read the same", name, _AGAIN)
+
+    def _foreign(self, linears: Sequence[Linear], kinds: Sequence[str]) -> Iterator[Problem]:
+        """Yield recorded rows of weights, where there are any, that are not the source's; some of each are compared."""
+        if _WEIGHT not in kinds:
             return
-        if info.shape != (rows,):
-            yield Problem(f"has the shape {list(info.shape)}, the layer has {rows} rows", name, _AGAIN)
-            return
-        kernels = Kernels()
-        found = np.concatenate(
-            [block_amax(kernels, block, 1) for block in linear.blocks() if block.row < rows]
-        )
-        if not np.allclose(found[:rows], info.read().astype(np.float32), rtol=_CLOSE, atol=1e-6):
-            message = "the largest weights of the rows are not those of the source"
-            yield Problem(message, name, "the ranges are of another model: " + _AGAIN)
+        for linear in linears:
+            for index in _indices(linear):
+                rows, found = _sampled_rows(linear, index)
+                recorded = self._read(linear, index, _WEIGHT)[rows]
+                # What is not finite in the source is told when it is read.
+                if not np.isclose(found, recorded, rtol=_CLOSE, atol=1e-6)[np.isfinite(found)].all():
+                    message = "the largest weights of the rows are not those of the source"
+                    name = self._name(linear, index, _WEIGHT)
+                    yield Problem(message, name, "the ranges are of another model: " + _AGAIN)
 
     def _read(self, linear: Linear, index: int, kind: str) -> Floats:
         name = self._name(linear, index, kind)
@@ -154,13 +174,33 @@ def _sizes(tensor: MappedTensor, index: int) -> dict[str, int]:
     return {_INPUT: width, _OUTPUT: out, _WEIGHT: out}
 
 
-def _samples(linears: Sequence[Linear]) -> list[Linear]:
-    """Return the smallest layers of the first and of the last decoder layer: enough to know a model by."""
-    ends = {linears[0].tensor.target.layer, linears[-1].tensor.target.layer}
-    return [
-        min(
-            (linear for linear in linears if linear.tensor.target.layer == layer),
-            key=lambda linear: linear.tensor.target.shape[-2] * linear.tensor.target.shape[-1],
-        )
-        for layer in ends
-    ]
+def _value_problems(values: Floats, name: str, kind: str, dtype: str) -> Iterator[Problem]:
+    if not np.isfinite(values).all():
+        yield Problem("holds NaN or infinity: a sample, or the model in float16, overflowed", name, _AGAIN)
+    elif (values < 0).any():
+        yield Problem("holds negative values, which largest magnitudes cannot be", name, _AGAIN)
+    elif kind == _WEIGHT:
+        return
+    elif values.max() <= _NOTHING:
+        yield Problem("is all zeros: nothing went through the layer", name, "record with more samples")
+    elif dtype == "float16" and values.max() > _FLOAT16_MAX:
+        message = f"reaches {values.max():g}, and activations in float16 end at {_FLOAT16_MAX:g}"
+        yield Problem(message, name, "convert to bfloat16, or " + _AGAIN)
+
+
+def _sampled_rows(linear: Linear, index: int) -> tuple[slice, Floats]:
+    """Return some rows of a weight, all of them where it is small, and their largest magnitudes."""
+    source = linear.tensor.plain[index]
+    if linear.tensor.target.rule.arrange is Arrange.TRANSPOSED:
+        found = _magnitudes(next(source.panels()))
+        return slice(len(found)), found
+    count, columns = source.shape
+    step = math.ceil(count * columns / _SAMPLE)
+    ranges = (range(row, row + 1) for row in range(0, count, step))
+    blocks = source.rows(ranges, chunk_bytes=columns * numpy_dtype(source.dtype).itemsize)
+    return slice(None, None, step), np.concatenate([_magnitudes(block) for block in blocks])
+
+
+def _magnitudes(rows: Array) -> Floats:
+    largest: Floats = np.abs(rows.astype(np.float32)).max(axis=1)
+    return largest

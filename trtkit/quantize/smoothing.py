@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from trtkit.checkpoint.kernels import Floats, Kernels
-from trtkit.checkpoint.safetensors import Array
+from trtkit.checkpoint.safetensors import Array, TensorInfo
 from trtkit.errors import InputError
 from trtkit.quantize.linear import Block, Linear, block_amax, block_rows
 
 Doubles = npt.NDArray[np.float64]
 _SMALLEST = 1e-5
+_NORMAL = 2.0**-14
+"""The smallest number that float16 holds in full."""
 _NOTHING = 1e-30
 """Magnitudes up to this are zero: 127 / 1e-30 is a float32, 127 / 1e-37 is not."""
 
@@ -30,6 +32,17 @@ def smoother(inputs: Floats, weights: Floats, alpha: float) -> Doubles:
     floor = np.maximum(weights.astype(np.float64), _SMALLEST)
     scale = np.maximum(inputs.astype(np.float64) ** alpha / floor ** (1 - alpha), _SMALLEST)
     return np.where(inputs > 0, scale, 1.0)
+
+
+def check_divided(before: Floats, after: Floats, info: TensorInfo) -> None:
+    """Refuse smoothing that makes nothing of a norm's weights, small ones apart: below 2**-14 float16 is coarse anyway.
+
+    Raises:
+        InputError: It does.
+    """
+    if ((np.abs(before) >= _NORMAL) & (after == 0)).any():
+        message = f"smoothing makes weights of {info.name} zero: the ranges of what follows it are too large"
+        raise InputError(message, path=info.path, hint="use a smaller alpha, or record the ranges again")
 
 
 def column_amax(kernels: Kernels, linears: Sequence[Linear]) -> Floats:

@@ -37,6 +37,7 @@ from trtkit.quantize.sharing import sharing_input
 from trtkit.quantize.smoothing import (
     Doubles,
     Smoothed,
+    check_divided,
     column_amax,
     row_amax,
     smoother,
@@ -189,8 +190,9 @@ class _Smooth:
         for tensor in self.norms:
             target, info = self.group[0].layout.whole(tensor.target), tensor.plain[0]
             kernels.amax(info.read(), 0, name=info.name, path=info.path)  # refuses what is not finite
-            values = kernels.halved(info.read()) + np.float32(tensor.target.rule.plus)
-            values = kernels.to_float16_grid((values / scale).astype(np.float32))
+            before = kernels.halved(info.read()) + np.float32(tensor.target.rule.plus)
+            values = kernels.to_float16_grid((before / scale).astype(np.float32))
+            check_divided(before, values, info)
             yield target, 0, cast(values, target.dtype, name=info.name, path=info.path)[:, None]
 
     def _scales(
