@@ -216,7 +216,11 @@ def kinds_of_rope(**of_local):
 
 
 def test_both_generations_of_rotary_parameters_mean_the_same():
-    assert parse_hf_config(kinds_of_rope()) == parse_hf_config(GEMMA3)
+    config = kinds_of_rope()
+    assert parse_hf_config(config) == parse_hf_config(GEMMA3)
+    # What transformers 5 writes beside the kinds
+    config["rope_parameters"] |= {"rope_type": "default", "rope_theta": None}
+    assert parse_hf_config(config) == parse_hf_config(GEMMA3)
 
 
 @pytest.mark.parametrize(
@@ -227,6 +231,8 @@ def test_both_generations_of_rotary_parameters_mean_the_same():
         (kinds_of_rope(rope_type="linear", factor=8.0), "rope_parameters.sliding_attention.rope_type"),
         (kinds_of_rope(partial_rotary_factor=0.5), "rope_parameters.sliding_attention.partial_rotary_factor"),
         (GEMMA3 | {"rope_parameters": {GLOBAL: {"rope_theta": 1e6}}}, "rope_parameters"),
+        (GEMMA3 | {"rope_parameters": {"rope_theta": 5e5}}, "rope_parameters.rope_theta"),
+        (GEMMA3 | {"rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_parameters.rope_type"),
         (GEMMA3 | {"rope_parameters": {GLOBAL: 1, LOCAL: 2}}, "rope_parameters.full_attention"),
         (GEMMA2 | {"rope_parameters": {GLOBAL: {"rope_theta": 1e4}, LOCAL: {"rope_theta": 1e4}}}, "rope_parameters"),
         (GEMMA3 | {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, "rope_scaling.rope_type"),

@@ -145,6 +145,14 @@ def test_no_bias_can_be_missing(neox):
         ({"rotary_pct": 0}, "rotary_pct"),
         ({"rope_theta": 5e5}, "rope_theta"),
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling.rope_type"),
+        (
+            {
+                "rotary_pct": None,
+                "rope_parameters": {"partial_rotary_factor": 0.5},
+                "rope_scaling": {"rope_type": "default"},
+            },
+            "rope_scaling",
+        ),
         ({"alibi": True}, "alibi"),
     ],
 )

@@ -76,6 +76,17 @@ def test_both_generations_of_spellings_mean_the_same():
     assert parse(rope_theta=5e5, rope_scaling=typed)[0] == old
 
 
+def test_the_length_that_is_extended_may_stand_beside_its_block():
+    inside = {key: value for key, value in LLAMA3.items() if key != "original_max_position_embeddings"}
+    assert parse(rope_scaling=inside, original_max_position_embeddings=64) == parse(rope_scaling=LLAMA3)
+    assert parse(original_max_position_embeddings=64) == parse()
+
+
+def test_both_blocks_may_say_the_same():
+    new = {"rope_parameters": {**LLAMA3, "rope_theta": 5e5}}
+    assert parse(rope_scaling=LLAMA3, rope_theta=5e5, **new) == parse(**new)
+
+
 def test_default_rope_is_no_scaling():
     assert parse(rope_parameters={"rope_type": "default", "rope_theta": 5e5})[0].rotary_scaling is None
 
@@ -86,6 +97,22 @@ def test_default_rope_is_no_scaling():
         ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}}, "rope_parameters.rope_theta"),
         ({"rope_scaling": {**LLAMA3, "type": "linear"}}, "rope_scaling"),
         ({"rope_scaling": LLAMA3, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling"),
+        (
+            {
+                "rope_scaling": {"type": "default"},
+                "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
+            },
+            "rope_scaling",
+        ),
+        (
+            {"rope_scaling": LLAMA3, "original_max_position_embeddings": 32},
+            "rope_scaling.original_max_position_embeddings",
+        ),
+        ({"rope_scaling": {"type": "linear", "factor": 1e30}}, "rope_scaling.factor"),
+        (
+            {"rope_scaling": {**LLAMA3, "original_max_position_embeddings": 10**30}},
+            "rope_scaling.original_max_position_embeddings",
+        ),
         ({"rope_scaling": {"type": "su", "factor": 2.0}}, "rope_scaling.rope_type"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling.rope_type"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor"),

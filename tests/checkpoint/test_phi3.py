@@ -82,8 +82,8 @@ PHI4_MINI = PHI3_MINI_128K | {
     "tie_word_embeddings": True,
     "vocab_size": 200064,
 }
-PHI3 = TINY | {"architectures": ["Phi3ForCausalLM"]}
 ORIGINAL, PARTIAL = "original_max_position_embeddings", "partial_rotary_factor"
+PHI3 = TINY | {"architectures": ["Phi3ForCausalLM"], ORIGINAL: 32}
 # From 32 to 128 tokens: the factor is 4.
 LONG = {
     "rope_type": "longrope",
@@ -189,17 +189,16 @@ def test_long_rope_is_told_in_the_keys_of_its_class(phi3):
     ]
 
 
-def moved(**top):
+def moved():
     """Return LongRoPE with the original length beside the block, where published files have it."""
     inside = {key: value for key, value in LONG.items() if key != ORIGINAL}
-    return PHI3 | {"rope_scaling": inside, **top}
+    return PHI3 | {"rope_scaling": inside}
 
 
 @pytest.mark.parametrize(
     "config",
     [
-        moved(original_max_position_embeddings=32),
-        PHI3 | {"rope_scaling": LONG, "original_max_position_embeddings": 32},
+        moved(),
         PHI3 | {"rope_scaling": {**LONG, "rope_type": "su"}},
         PHI3 | {"rope_parameters": {**LONG, "rope_theta": 1e4, "partial_rotary_factor": 1.0}, "rope_theta": None},
         PHI3 | {"rope_scaling": {**LONG, "factor": 4, "attention_factor": ATTENTION_FACTOR}},
@@ -213,17 +212,20 @@ def test_all_spellings_of_long_rope_mean_the_same(config):
 
 
 def test_the_original_length_is_4096_unless_told():
-    assert parse_hf_config(moved())[0].rotary_scaling["original_max_position_embeddings"] == 4096
+    assert parse_hf_config(moved() | {ORIGINAL: None})[0].rotary_scaling[ORIGINAL] == 4096
 
 
 def test_without_long_rope_the_original_length_means_nothing():
-    assert parse_hf_config(PHI3 | {"original_max_position_embeddings": 4096}) == parse_hf_config(PHI3)
+    assert parse_hf_config(PHI3 | {ORIGINAL: 4096}) == parse_hf_config(PHI3)
 
 
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
-        ({"rope_scaling": LONG, "original_max_position_embeddings": 64}, "original_max_position_embeddings"),
+        ({"rope_scaling": LONG, ORIGINAL: 64}, f"rope_scaling.{ORIGINAL}"),
+        # transformers goes by its default then.
+        ({"rope_scaling": LONG, ORIGINAL: None}, f"rope_scaling.{ORIGINAL}"),
+        ({"rope_parameters": LONG, ORIGINAL: None}, f"rope_parameters.{ORIGINAL}"),
         ({"rope_scaling": {**LONG, "factor": 8.0}}, "rope_scaling.factor"),
         ({"rope_scaling": {**LONG, "attention_factor": 1.0}}, "rope_scaling.attention_factor"),
         ({"rope_scaling": {**LONG, "short_factor": [1.0] * 7}}, "rope_scaling.short_factor"),

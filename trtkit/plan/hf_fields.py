@@ -9,7 +9,7 @@ from typing import Any
 from trtkit.errors import Problem, Severity
 
 MISSING: Any = object()
-_MOST = 2**31 - 1
+MOST = 2**31 - 1
 """Engines count in int32."""
 
 
@@ -56,7 +56,7 @@ class Fields:
         key, value = self.value(keys, default)
         if value is None or value is MISSING:
             return 0 if value is None else 1
-        if type(value) is not int or not 0 < value <= _MOST:
+        if type(value) is not int or not 0 < value <= MOST:
             self.error(key, f"must be a positive whole number, is {value!r}")
             return 1
         return value

@@ -9,11 +9,12 @@ from typing import Any
 from trtkit.catalog.architectures import Architecture
 from trtkit.catalog.architectures.architecture import RopeType
 from trtkit.catalog.model import ModelConfig
-from trtkit.plan.hf_fields import Fields, is_positive
+from trtkit.plan.hf_fields import MOST, Fields, is_positive
 
 _BLOCKS = ("rope_parameters", "rope_scaling")
 _PARTIAL = ("partial_rotary_factor",)
-ROPE_KEYS = frozenset({"rope_theta", "rope_scaling", "rope_parameters"})
+_ORIGINAL = "original_max_position_embeddings"
+ROPE_KEYS = frozenset({"rope_theta", "rope_scaling", "rope_parameters", _ORIGINAL})
 
 
 def read_rope(fields: Fields, arch: Architecture) -> tuple[float, dict[str, Any] | None]:
@@ -25,9 +26,28 @@ def read_rope(fields: Fields, arch: Architecture) -> tuple[float, dict[str, Any]
     base = reader.number(spellings, arch.defaults["rotary_base"])
     fields.problems += reader.problems
     scalings = [(key, _scaling(fields, key, block, arch)) for key, block in blocks.items() if block]
-    if len(scalings) > 1 and scalings[0][1] != scalings[1][1]:
-        fields.error("rope_scaling", "disagrees with rope_parameters", "remove the one that is wrong")
+    if len(scalings) > 1:
+        _check_both(fields, arch, blocks, alike=scalings[0][1] == scalings[1][1])
     return base, scalings[0][1] if scalings else None
+
+
+def _check_both(
+    fields: Fields, arch: Architecture, blocks: Mapping[str, Mapping[str, Any]], *, alike: bool
+) -> None:
+    """Refuse blocks that do not say the same: transformers takes all of rope_scaling, and nothing of the other."""
+    outside = {
+        "rope_theta": arch.keys["rotary_base"],
+        **dict.fromkeys(_PARTIAL, arch.keys.get("rotary_pct", ())),
+    }
+    new, old = (blocks[key] for key in _BLOCKS)
+    lost = [
+        name
+        for name, keys in outside.items()
+        if name in new and name not in old and all(fields.raw.get(key) is None for key in keys)
+    ]
+    if lost or not alike:
+        message = "disagrees with rope_parameters" + f": it lacks {' and '.join(lost)}" * bool(lost)
+        fields.error("rope_scaling", message, "remove the one that is wrong")
 
 
 def read_rotary_pct(fields: Fields, arch: Architecture) -> float:
@@ -114,9 +134,23 @@ def _scaling(fields: Fields, key: str, block: Mapping[str, Any], arch: Architect
             f"{key}.rope_type", f"{arch.name} engines do not know {name!r}", f"known: default, {known}"
         )
         return None
+    _settle_original(fields, key, values, arch.rope_types[name])
     _check_parameters(fields, key, values, arch.rope_types[name])
     # Older loaders read `type`, newer ones `rope_type`.
     return {"type": name, "rope_type": name, **values}
+
+
+def _settle_original(fields: Fields, key: str, values: dict[str, Any], rope_type: RopeType) -> None:
+    """Take the length that is extended from the top level, as transformers does, and refuse another in the block."""
+    _, outside = fields.value((_ORIGINAL,), rope_type.original_default)
+    if _ORIGINAL not in rope_type.required or outside is None:
+        return
+    inside, values[_ORIGINAL] = values.get(_ORIGINAL, outside), outside
+    if inside != outside:
+        message = (
+            f"says {inside!r}, and transformers takes {outside!r}: what stands beside {key}, or its default"
+        )
+        fields.error(f"{key}.{_ORIGINAL}", message, f"say {_ORIGINAL} once, beside {key}")
 
 
 def _check_parameters(fields: Fields, key: str, values: dict[str, Any], rope_type: RopeType) -> None:
@@ -135,8 +169,8 @@ def _check_parameters(fields: Fields, key: str, values: dict[str, Any], rope_typ
         elif name in rope_type.lists:
             if not isinstance(values[name], list) or not all(map(is_positive, values[name])):
                 fields.error(f"{key}.{name}", "must be a list of positive numbers")
-        elif not is_positive(values[name]):
-            fields.error(f"{key}.{name}", f"must be a positive number, is {values[name]!r}")
+        elif not is_positive(values[name]) or values[name] > MOST:
+            fields.error(f"{key}.{name}", f"must be a positive number up to 2**31, is {values[name]!r}")
     missing = [name for name in rope_type.together if name not in values]
     if 0 < len(missing) < len(rope_type.together):
         message = "is missing, and the engine would not take the others as the model does without it"

@@ -123,6 +123,8 @@ class RopeType:
     """Required parameters with one positive number for each pair of rotated dimensions."""
     together: tuple[str, ...] = ()
     """Optional parameters of which transformers ignores each without the others, and TensorRT-LLM does not."""
+    original_default: int | None = None
+    """Length that is extended when ``config.json`` does not say it beside the block; None without one."""
 
 
 REQUIRED: Any = object()

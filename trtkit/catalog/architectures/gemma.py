@@ -14,6 +14,7 @@ from trtkit.catalog.architectures.rules import rms_norm
 _HF = "model.layers.{layer}."
 _TRT = "transformer.layers.{layer}."
 _LOCAL = "rope_parameters.sliding_attention."
+_FLAT = "rope_parameters."
 _GEMMA2_WINDOW = 4096
 
 
@@ -37,16 +38,18 @@ def _gemma2(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _gemma3(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Take apart rotary parameters that transformers 5 keeps for each kind of layers."""
+    """Take apart rotary parameters that transformers 5 keeps for each kind of layers; beside them it reads none."""
     raw = _gelu(raw)
-    kinds = raw.get("rope_parameters")
-    if not isinstance(kinds, Mapping) or set(kinds) != {"full_attention", "sliding_attention"}:
+    block = raw.get("rope_parameters")
+    if not isinstance(block, Mapping):
         return raw
-    local = kinds["sliding_attention"]
-    if not isinstance(local, Mapping):
-        return raw
-    flat = {_LOCAL + key: value for key, value in local.items()}
-    return {**raw, **flat, "rope_parameters": kinds["full_attention"]}
+    whole, local = (block.get(kind) for kind in ("full_attention", "sliding_attention"))
+    if not (isinstance(whole, Mapping) and isinstance(local, Mapping)):
+        rest = {key: value for key, value in block.items() if key != "rope_theta"}
+        return {**raw, _FLAT + "rope_theta": block.get("rope_theta"), "rope_parameters": rest}
+    flat = {_FLAT + key: value for key, value in block.items() if not isinstance(value, Mapping)}
+    flat |= {_LOCAL + key: value for key, value in local.items()}
+    return {**raw, **flat, "rope_parameters": whole}
 
 
 GEMMA = dataclasses.replace(
@@ -119,7 +122,10 @@ GEMMA3 = dataclasses.replace(
         _LOCAL + "rope_type": ("default",),
         _LOCAL + "type": ("default",),
         _LOCAL + "partial_rotary_factor": (1,),
+        _FLAT + "rope_type": ("default",),
+        _FLAT + "type": ("default",),
     },
+    restated={**GEMMA.restated, _FLAT + "rope_theta": "rotary_base"},
     adapt=_gemma3,
     tensors=_GEMMA3_TENSORS,
     window=Window.PATTERN,

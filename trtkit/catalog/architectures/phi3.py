@@ -25,28 +25,16 @@ _ORIGINAL = "original_max_position_embeddings"
 _FACTORS = ("short_factor", "long_factor")
 
 
-def _with_original_length(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Put the length that LongRoPE extends where its other parameters are; without LongRoPE it means nothing.
-
-    Lengths that contradict each other stay beside each other, for the reader to refuse.
-    """
-    outside = raw.get(_ORIGINAL)
-    blocks = {key: raw[key] for key in ("rope_scaling", "rope_parameters") if _is_long(raw.get(key))}
-    settled = {key: _settled(block, outside) for key, block in blocks.items()}
-    agrees = all(block[_ORIGINAL] == outside for block in settled.values())
-    return {key: value for key, value in raw.items() if key != _ORIGINAL or not agrees} | settled
+def _renamed(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Say "longrope" where the first files say "su"."""
+    blocks = {
+        key: raw[key] for key in ("rope_scaling", "rope_parameters") if isinstance(raw.get(key), Mapping)
+    }
+    return {**raw, **{key: _long(block) for key, block in blocks.items()}}
 
 
-def _is_long(block: Any) -> bool:
-    return isinstance(block, Mapping) and block.get("rope_type", block.get("type")) in ("longrope", "su")
-
-
-def _settled(block: Mapping[str, Any], outside: Any) -> dict[str, Any]:
-    # "su" is how the first files spelled it.
-    names = {key: "longrope" for key in ("type", "rope_type") if block.get(key) == "su"}
-    inside = block.get(_ORIGINAL)
-    length = next(value for value in (inside, outside, 4096) if value is not None)
-    return {**block, **names, _ORIGINAL: length}
+def _long(block: Mapping[str, Any]) -> dict[str, Any]:
+    return {**block, **{key: "longrope" for key in ("type", "rope_type") if block.get(key) == "su"}}
 
 
 def _engine_config(config: ModelConfig) -> dict[str, Any]:
@@ -117,6 +105,7 @@ PHI3 = dataclasses.replace(
             (*_FACTORS, _ORIGINAL),
             ("factor", "attention_factor"),
             lists=_FACTORS,
+            original_default=4096,
         )
     },
     neutral=NEUTRAL
@@ -126,13 +115,12 @@ PHI3 = dataclasses.replace(
         "mlp_bias": (False,),
         "full_attn_mod": (1,),
         "interpolate_factor": (1,),
-        _ORIGINAL: (),
     },
     # The engine takes heads to be hidden_size / num_heads wide.
     restated={**LLAMA.restated, "head_dim": "head_size"},
     # The code that early files point to is what transformers has now.
     ignorable=IGNORABLE | {"auto_map"},
-    adapt=_with_original_length,
+    adapt=_renamed,
     engine_config=_engine_config,
     engine_keys=("rotary_pct",),
     model_fields=_model_fields,
