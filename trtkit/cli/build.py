@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtkit.cli.console import Output, progress, show, show_json, warn
+from trtkit.cli.calibrate import calibration_progress
+from trtkit.cli.console import Output, show, show_json, warn
 from trtkit.cli.options import CacheOption, ContractArgument, OutputOption, SetOption
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def build(
         else:
             show("\n".join(line for step in steps for line in _lines(step, explain=explain)))
         return
-    with progress() as report:
+    with calibration_progress() as report:
         outcome = run_build(file, store, report)
     warn(outcome.plan.warnings)
     if output is Output.JSON:

@@ -77,7 +77,7 @@ def calibrate(
     request = Request(
         Data(data, column), purpose, samples, max_length, seed, group_size=group_size, unreached=unreached
     )
-    with _progress() as report:
+    with calibration_progress() as report:
         checkpoint = HfCheckpoint.open(resolve(source, Path.cwd(), Store().root / "source", report))
         calibration = prepare(checkpoint, request)
         warnings = [*checkpoint.warnings, *_warnings(calibration)]
@@ -146,7 +146,7 @@ def _summary(calibration: Calibration, done: CalibrationReport | None, out: Path
 
 
 @contextmanager
-def _progress() -> Iterator[ProgressCallback]:
+def calibration_progress() -> Iterator[ProgressCallback]:
     """Show how many of layers x samples are done, and the time that is left; fetching has its own bar."""
     with _bar() if sys.stderr.isatty() else _lines() as tell, progress() as others:
         yield lambda what, done, total: (tell if what == _STAGE else others)(what, done, total)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trtkit.cli.calibrate import calibration_progress
 from trtkit.cli.console import (
     Output,
     listening,
     plain_progress,
-    progress,
     run_until_signal,
     say,
     show,
@@ -51,7 +51,7 @@ def up(
 
     choose_ports(("gRPC", "metrics"), (grpc_port, metrics_port), host=HOST)
     file, store = load_contract(contract, overrides), Store()
-    with progress() as report:
+    with calibration_progress() as report:
         built = build(file, store, report)
     warn(built.plan.warnings)
     stages = (f"{product.stage} {_how(product.hit, product.seconds)}" for product in built.products)
