@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import ml_dtypes
@@ -214,7 +215,8 @@ def test_modelopt_excludes_modules_with_all_below_them():
 
 def test_scales_of_activations_are_not_lost_in_a_layout_without_them(tmp_path):
     def edit(tensors):
-        tensors["model.layers.1.mlp.down_proj.pre_quant_scale"] = np.full(512, 2, np.float16)
+        for layer in range(2):
+            tensors[f"model.layers.{layer}.mlp.down_proj.pre_quant_scale"] = np.full(512, 2, np.float16)
 
     folder = model.write(tmp_path / "hf", model.FORMATS["modelopt-int4"], edit=edit).folder
     assert "down_proj.pre_quant_scale: W4A16_GPTQ layers do not" in failure(folder, target_sm=80)
@@ -223,10 +225,42 @@ def test_scales_of_activations_are_not_lost_in_a_layout_without_them(tmp_path):
 
 def test_q_k_and_v_have_to_want_the_same_scale_of_activations(tmp_path):
     def edit(tensors):
-        tensors["model.layers.1.self_attn.q_proj.pre_quant_scale"] = np.full(256, 2, np.float16)
+        for layer in range(2):
+            tensors[f"model.layers.{layer}.self_attn.q_proj.pre_quant_scale"] = np.full(256, 2, np.float16)
 
     folder = model.write(tmp_path / "hf", model.FORMATS["modelopt-int4"], edit=edit).folder
-    assert "self_attn.k_proj.weight does not have model.layers.1.self_attn.q_proj" in failure(folder)
+    assert "self_attn.k_proj.weight does not have model.layers.0.self_attn.q_proj" in failure(folder)
+
+
+@pytest.mark.parametrize(
+    ("flag", "layers", "message"),
+    [
+        (
+            None,
+            [1],
+            "model.layers.0.mlp.down_proj.weight: has no pre_quant_scale, and the same layer elsewhere",
+        ),
+        (False, [0, 1], "pre_quant_scale: is false, and there are such tensors"),
+        (True, [], "pre_quant_scale: is true, and no layer has such a tensor"),
+    ],
+)
+def test_scales_of_activations_that_are_absent_or_denied_are_named(tmp_path, flag, layers, message):
+    def edit(tensors):
+        for layer in layers:
+            tensors[f"model.layers.{layer}.mlp.down_proj.pre_quant_scale"] = np.full(512, 2, np.float16)
+
+    form = model.FORMATS["modelopt-int4"]
+    form = dataclasses.replace(form, block=form.block | {"pre_quant_scale": flag})
+    assert message in failure(model.write(tmp_path / "hf", form, edit=edit).folder)
+
+
+def test_a_kv_cache_in_the_models_type_leaves_the_scales_of_another_out(tmp_path):
+    folder = model.write(tmp_path / "hf", model.FORMATS["ct-fp8"]).folder
+    attempt(folder, kv_cache="auto")
+    out = folder.with_name("out")
+    assert verify(out) == []
+    assert json.loads((out / "config.json").read_text())["quantization"]["kv_cache_quant_algo"] is None
+    assert not any("kv_cache" in name for name in model.load(out / "rank0.safetensors"))
 
 
 def test_columns_grouped_by_activation_are_found_in_the_tensors_too(tmp_path):
@@ -240,7 +274,9 @@ def test_columns_grouped_by_activation_are_found_in_the_tensors_too(tmp_path):
 
 def test_weights_that_are_called_symmetric_have_to_be(tmp_path):
     form = model.Format(model.GPTQ, model.FORMATS["gptq-asym"].layer)
-    assert "symmetric, and model.layers.0" in failure(model.write(tmp_path / "hf", form).folder)
+    folder = model.write(tmp_path / "hf", form).folder
+    for target_sm in (None, 80):
+        assert "symmetric, and model.layers.0" in failure(folder, target_sm=target_sm)
 
 
 def test_a_zero_point_that_tools_read_differently_is_refused(tmp_path):

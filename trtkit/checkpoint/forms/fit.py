@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 
 from trtkit.catalog.architectures.architecture import Arrange, Split
+from trtkit.checkpoint.forms.int4 import PRE_QUANT
 from trtkit.checkpoint.jobs import Layout
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.storage.quantized import ZERO_PARTS, Quantized
+from trtkit.checkpoint.storage.storage import Stored
 from trtkit.errors import Problem
 
 _NO_QK_NORM = ("FP8_PER_CHANNEL_PER_TOKEN", "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN")
 """Algorithms whose attention layer in the engine has no norms of queries and keys."""
+_LAYER = re.compile(r"\.\d+\.")
 _ORIGINAL = "give the checkpoint that it was quantized from"
 
 
@@ -37,6 +41,7 @@ def fit_problems(
         if storage.packing is not None:
             yield from _side_problems(storage, tensor, layout)
     yield from _values_problems(mapped)
+    yield from _prequant_problems(storage, [source for tensor in linear for source in tensor.sources])
 
 
 def _layer_problems(storage: Quantized, algorithm: str, tensor: MappedTensor) -> Iterator[Problem]:
@@ -54,6 +59,22 @@ def _layer_problems(storage: Quantized, algorithm: str, tensor: MappedTensor) ->
         if source.is_plain:
             message = f"is not quantized, and {algorithm} engines have all linear layers quantized or none"
             yield Problem(message, key=source.name, hint="quantize again without ignoring it")
+
+
+def _prequant_problems(storage: Quantized, sources: Sequence[Stored]) -> Iterator[Problem]:
+    """Yield scales of inputs that some layers of a kind have and others lack, or that contradict the configuration."""
+    scaled = {_LAYER.sub(".", source.name) for source in sources if PRE_QUANT in source.parts}
+    for source in sources:
+        if PRE_QUANT not in source.parts and _LAYER.sub(".", source.name) in scaled:
+            message = f"has no {PRE_QUANT}, and the same layer elsewhere has one"
+            yield Problem(message, key=source.name, hint="download the checkpoint whole")
+    if storage.pre_quant_scale is False and scaled:
+        message = f"is false, and there are such tensors: {', '.join(sorted(scaled))}"
+        yield Problem(message, key=PRE_QUANT, hint="make it true if the model was made with them")
+    if storage.pre_quant_scale and not scaled:
+        message = "is true, and no layer has such a tensor"
+        hint = "download the checkpoint whole, or make it false if they are in the layers before"
+        yield Problem(message, key=PRE_QUANT, hint=hint)
 
 
 def _side_problems(storage: Quantized, tensor: MappedTensor, layout: Layout) -> Iterator[Problem]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,7 +41,7 @@ def take_over(
     target_sm: int | None = None,
     trtllm_version: str | None = None,
 ) -> TakenOver:
-    """Return the recipe for a quantized source; None asks for what it has.
+    """Return the recipe for a quantized source; None asks for what it has, and ``auto`` leaves its KV scales out.
 
     Raises:
         ContractError: Something else is asked for, or the GPU's layout is not known.
@@ -56,7 +56,8 @@ def take_over(
         problems.append(Problem(message, key="quantization.kv_cache", hint=_LEAVE_OUT))
     if problems:
         raise ContractError(problems)
-    return TakenOver(storage, target_sm, trtllm_version)
+    kept = storage if kv_cache is None else replace(storage, kv_cache=kv_cache)
+    return TakenOver(kept, target_sm, trtllm_version)
 
 
 def _layout_problems(storage: Quantized, target_sm: int | None, trtllm_version: str | None) -> list[Problem]:
@@ -146,7 +147,7 @@ class TakenOver:
             (source, key)
             for source in tensor.sources
             for key in ("k_scale", "v_scale")
-            if key in source.parts
+            if key in source.parts and self.storage.kv_cache != AUTO
         ]
         if caches and tensor.target.layer is not None:
             target = layout.layer_part(tensor.target.layer, KV_CACHE_SCALE)
@@ -157,8 +158,9 @@ class TakenOver:
         if packing is None:
             return _FORMS[self._algorithm](tensor, layout)
         if self._baked is not None:
-            return baked_int4(tensor, layout, packing, self._baked)
-        rows = portable_int4(tensor, layout, packing)
+            rows = baked_int4(tensor, layout, packing, self._baked)
+        else:
+            rows = portable_int4(tensor, layout, packing)
         if self.storage.has_zero_point:
             return rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trtkit.checkpoint.storage.fields import expect, group_size, section
+from trtkit.checkpoint.storage.fields import expect, flag, group_size, section
 from trtkit.checkpoint.storage.float8 import fp8_rows, fp8_tensors
 from trtkit.checkpoint.storage.modules import by_wildcard
 from trtkit.checkpoint.storage.packing import ModelOptPacking
@@ -39,6 +39,9 @@ def read_modelopt(block: Mapping[str, Any]) -> Quantized:
         kv_cache,
         group_size=size,
         packing=ModelOptPacking(),
+        pre_quant_scale=flag(block, "pre_quant_scale", default=True)
+        if block.get("pre_quant_scale") is not None
+        else None,
     )
 
 

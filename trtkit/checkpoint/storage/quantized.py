@@ -41,6 +41,8 @@ class Quantized:
     has_zero_point: bool = False
     needs_target: bool = False
     """Whether it is written in the layout of a given GPU only."""
+    pre_quant_scale: bool | None = None
+    """Whether some layers scale their input, where the source says that."""
     clamp: float | None = None
     """Bound on activations before they are quantized."""
 
