@@ -262,6 +262,38 @@ def test_a_kill_leaves_the_old_checkpoint_or_none(tiny_llama, plain, tmp_path, o
     assert not list(tmp_path.glob(".out*"))
 
 
+STOPPED = """
+import signal
+from trtkit.checkpoint.rank_files import RankFiles
+from trtkit.cli import main
+
+def stop(*piece):
+    print("half way", flush=True)
+    signal.pause()
+
+RankFiles.scatter = stop
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_to_stop_leaves_nothing_half_written(tiny_llama, tmp_path, number):
+    """The verb with a conversion that waits; SIGINT is Ctrl-C."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPED, "convert", tiny_llama(), "-o", tmp_path / "out"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout.readline() == b"half way\n"
+    finally:
+        process.send_signal(number)
+        _, errors = process.communicate()
+    assert process.returncode == 128 + number
+    assert b"Traceback" not in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
 MEASURED = """
 import resource, sys
 from pathlib import Path

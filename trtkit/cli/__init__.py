@@ -29,6 +29,7 @@ try:
         verify,
     )
     from trtkit.cli.console import report_error, tell_program
+    from trtkit.cli.signals import end_on_signals
     from trtkit.errors import EnvironmentLacks, InputError, TrtkitError
 except KeyboardInterrupt:  # Ctrl-C before main() can take it
     sys.exit(130)
@@ -106,6 +107,7 @@ def _run() -> None:
 def main() -> None:
     """Run the command line; every expected error becomes one message and its exit code."""
     try:
+        end_on_signals()
         _run()
     except TrtkitError as error:
         report_error(error)
