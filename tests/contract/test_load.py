@@ -146,3 +146,12 @@ def test_a_stall_is_fifty_promised_steps_and_at_least_five_seconds(write):
         "interactive"
     ]
     assert given.inter_token_limit_ms == 70
+
+
+@pytest.mark.parametrize("alpha", ["1.5", "-0.1", ".nan", "true", "high"])
+def test_an_alpha_that_is_none_is_one_problem(write, alpha):
+    with pytest.raises(ContractError) as caught:
+        load_contract(write(CONTRACT), [f"quantization.alpha={alpha}"])
+    (problem,) = caught.value.problems
+    assert problem.key == "quantization.alpha"
+    assert "or auto" in problem.message

@@ -55,6 +55,22 @@ def test_the_settings_of_the_contract_reach_the_checkpoint(stages, contract, tmp
     }
 
 
+def test_alpha_is_the_one_that_loses_least(stages, contract, tmp_path):
+    path = contract("int8-sq", alpha="auto")
+    code, built, err = stages("build", path)
+    assert code == 0, err
+    assert [each[0] for each in built] == ["calibrate", "alpha", "convert", "compile", "repo"]
+    facts = built[1][2]
+    assert set(facts["kl"]) == {"0.3", "0.4", "0.5", "0.6", "0.7", "0.8"}
+    assert facts["kl"][str(facts["alpha"])] == min(facts["kl"].values())
+    (folder,) = products(tmp_path, "convert")
+    block = json.loads((folder / "checkpoint" / "config.json").read_text())["quantization"]
+    assert block["smoothquant_val"] == facts["alpha"]
+    assert [path.name for path in products(tmp_path, "alpha")[0].iterdir() if path.is_dir()] == []
+    planned = stages("build", path, "--dry-run")[1]
+    assert [each[1] for each in planned] == ["hit"] * 5
+
+
 def test_one_calibration_serves_the_whole_chain_and_a_chain_without_end_publishes_nothing(
     trtkit, contract, tmp_path
 ):

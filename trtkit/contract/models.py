@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
 
 from trtkit.contract.formats import BackendName, DType, KvCacheFormat, WeightFormat
 from trtkit.contract.scheduling import OnInfeasible, Order
@@ -19,6 +19,20 @@ NAME_HINT = "use 1 to 63 of a-z, 0-9, dot, dash and underscore; the first and th
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
+def _alpha(value: object) -> float | str:
+    if value == "auto":
+        return "auto"
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+        return float(value)
+    raise ValueError(f"a number from 0 (weights stay) to 1 (activations become even), or auto; got {value!r}")
+
+
+Alpha = Annotated[
+    float | Literal["auto"],
+    # A union would name each of its members in every error.
+    PlainValidator(_alpha),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"const": "auto"}]}),
+]
 STALL_MS = 5_000.0
 STALL_TPOTS = 50
 
@@ -96,8 +110,9 @@ class Quantization(_Section):
         None
     )
     """int8-sq: what has a scale of its own, or TensorRT's Q/DQ nodes; left out, the most exact, the first one."""
-    alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
-    """int8-sq: how much of the difficulty goes from activations into weights; left out, 0.5."""
+    alpha: Alpha | None = None
+    """int8-sq: how much of the difficulty goes from activations into weights; left out, 0.5. ``auto`` tries some and
+    keeps the one with the smallest KL divergence on held-out text."""
     group_size: Annotated[int, Field(ge=1)] | None = None
     """INT4 formats: input channels that share a scale; left out, 128, or 64 where the model's sides ask for that."""
     kv_scale: Literal["qkv", "kv"] | None = None

@@ -23,6 +23,7 @@ _WORDS = {
     "backend": "version or setting of {}",
     "files": "repository file {}",
     "calibrate": "the product of calibrate",
+    "alpha": "the product of alpha",
     "calibration": "quantization.calibration.{}",
     "for": "quantization.weights (what calibration looks for)",
     "group_size": "quantization.group_size",

@@ -111,7 +111,7 @@ def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
         if way.calibrating and not way.calibrating.is_done:
             way.calibrating.check()
     for way in ways:
-        steps, gate = stages(way, store, report, options=options_of(file), tried=tried), None
+        steps, gate = stages(way, options=options_of(file), tried=tried), None
         origin = _origin(file, way.plan, steps)
         for stage in steps:
             products.append(store.produce(stage, origin=origin, gate=gate))
@@ -130,7 +130,8 @@ def _way(attempt: Attempt, folder: Path, store: Store, report: Report) -> Way:
     source, plan = _plan_for(attempt.file, folder)
     # Who quantized the source has calibrated it.
     asked = None if isinstance(source.storage, Quantized) else attempt.calibration
-    return Way(source, plan, Calibrating(source, asked, store, report) if asked else None)
+    calibrating = Calibrating(source, asked, store, report) if asked else None
+    return Way(source, plan, calibrating, store, report)
 
 
 def _told(file: ContractFile, products: Iterable[Product]) -> list[Problem]:
@@ -185,7 +186,7 @@ def _steps(file: ContractFile, ways: Iterable[Way], store: Store) -> Iterator[St
     shown: set[str] = set()
     is_fallback = False
     for way in ways:
-        for stage in stages(way, store, silent, options=options_of(file), tried=tried):
+        for stage in stages(way, options=options_of(file), tried=tried):
             if stage.key in shown:
                 continue
             shown.add(stage.key)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from trtkit.checkpoint.convert import check, convert
+from trtkit.checkpoint.convert import ConversionReport, check, convert
 from trtkit.checkpoint.hf import HfCheckpoint
-from trtkit.checkpoint.progress import Progress
+from trtkit.checkpoint.progress import Progress, silent
 from trtkit.checkpoint.recipe import Recipe
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.engine.backend import backend_for
@@ -18,6 +19,7 @@ from trtkit.engine.keys import COMPILE, CONVERT, REPO, plan_inputs
 from trtkit.engine.manifest import code_digest
 from trtkit.engine.store import Stage, Store
 from trtkit.errors import InputError
+from trtkit.flow.alpha import ALPHAS, AUTO, Alpha
 from trtkit.flow.calibrate import Calibrating
 from trtkit.flow.convert import ConvertOptions, choose_recipe
 from trtkit.flow.gate import GateOptions, Judgement, gate_stage
@@ -36,6 +38,8 @@ class Way:
     source: HfCheckpoint
     plan: Plan
     calibrating: Calibrating | None
+    store: Store
+    progress: Progress
 
     def check(self) -> None:
         """Make sure, from headers, that the source can be written so once there are ranges.
@@ -44,55 +48,70 @@ class Way:
             InputError: It cannot.
         """
         ranges = ActRange.awaited(self.calibrating.ranges) if self.calibrating else None
-        check(self.source, dtype=self.plan.dtype, recipe=self.recipe(ranges))
+        check(self.source, dtype=self.plan.dtype, recipe=self._recipe(ranges, self._fixed_alpha))
 
-    def recipe(self, ranges: Path | ActRange | None) -> Recipe:
-        """Return how the source is written in the plan's formats.
+    def write(self, out: Path, alpha: float | None = None) -> ConversionReport:
+        """Write the checkpoint, once there are ranges."""
+        ranges = self.calibrating.ranges if self.calibrating else None
+        if alpha is None:
+            alpha = self.alpha.found() if self.alpha else self._fixed_alpha
+        recipe = self._recipe(ranges, alpha)
+        return convert(self.source, out, dtype=self.plan.dtype, recipe=recipe, progress=self.progress)
 
-        Raises:
-            InputError: The source and the formats do not fit.
-        """
+    @cached_property
+    def alpha(self) -> Alpha | None:
+        """The search for alpha; None where the contract has one, or the format none."""
+        if self.plan.quantization.alpha != AUTO or self.calibrating is None:
+            return None
+        inputs = {
+            "source": source_digests(self.source),
+            "calibrate": self.calibrating.stage.key,
+            "plan": plan_inputs(self.plan, CONVERT),
+        }
+        quiet = replace(self, progress=silent)
+        return Alpha(
+            self.source, inputs, lambda alpha, out: quiet.write(out, alpha), self.store, self.progress
+        )
+
+    @property
+    def _fixed_alpha(self) -> float | None:
+        """The contract's, or one that stands for what is to be found."""
+        alpha = self.plan.quantization.alpha
+        return ALPHAS[0] if alpha == AUTO else cast("float | None", alpha)
+
+    def _recipe(self, ranges: Path | ActRange | None, alpha: float | None) -> Recipe:
         formats = self.plan.quantization
         options = ConvertOptions(
             weights=formats.weights,
             kv_cache=formats.kv_cache,
             act_range=ranges,
             smoothquant=formats.smoothquant,
-            alpha=formats.alpha,
+            alpha=alpha,
             kv_scale=formats.kv_scale,
         )
         return choose_recipe(self.source, options)
 
 
-def stages(
-    way: Way,
-    store: Store,
-    report: Progress,
-    *,
-    options: GateOptions | None,
-    tried: Sequence[Mapping[str, Any]],
-) -> tuple[Stage, ...]:
+def stages(way: Way, *, options: GateOptions | None, tried: Sequence[Mapping[str, Any]]) -> tuple[Stage, ...]:
     """Return the build's stages in order; each names the one before it by its key.
 
     Args:
         way: The model, and how it is to be built.
-        store: Where products are.
-        report: Told how far the work is.
         options: What the quality gate asks; None for no gate.
         tried: What it said about other formats of the same build.
 
     Raises:
         InputError: The source has no tokenizer that fits, without which no text model can be served.
     """
-    source, plan = way.source, way.plan
+    source, plan, store, progress = way.source, way.plan, way.store, way.progress
     need_tokenizer(source)
-    ranges = [way.calibrating.stage] if way.calibrating else []
-    checkpoint = convert_stage(way, report)
-    engine = compile_stage(checkpoint, plan, store, report)
+    before = [each.stage for each in (way.calibrating, way.alpha) if each]
+    checkpoint = convert_stage(way)
+    engine = compile_stage(checkpoint, plan, store, progress)
     folder = store.path(checkpoint.name, checkpoint.key) / CHECKPOINT
     judged = Judgement(folder, checkpoint.key, source, tuple(tried))
-    gate = [gate_stage(judged, options, store, report)] if options else []
-    return *ranges, checkpoint, *gate, engine, repo_stage(engine, source, plan, store, report)
+    gate = [gate_stage(judged, options, store, progress)] if options else []
+    return *before, checkpoint, *gate, engine, repo_stage(engine, source, plan, store, progress)
 
 
 def need_tokenizer(source: HfCheckpoint) -> Path:
@@ -119,20 +138,19 @@ def need_tokenizer(source: HfCheckpoint) -> Path:
     return file
 
 
-def convert_stage(way: Way, report: Progress) -> Stage:
+def convert_stage(way: Way) -> Stage:
     """Hugging Face folder, and ranges where the format takes them → TensorRT-LLM checkpoint."""
-    source, plan, calibrating = way.source, way.plan, way.calibrating
 
     def run(out: Path) -> Mapping[str, Any]:
-        target, recipe = out / CHECKPOINT, way.recipe(calibrating.ranges if calibrating else None)
-        done = convert(source, target, dtype=plan.dtype, recipe=recipe, progress=report)
+        done = way.write(out / CHECKPOINT)
         return {"tensors": done.tensors, "bytes": done.bytes_written, "tied_embeddings": done.tied_embeddings}
 
     inputs = {
         "code": code_digest(),
-        "source": source_digests(source),
-        "calibrate": calibrating.stage.key if calibrating else None,
-        "plan": plan_inputs(plan, CONVERT),
+        "source": source_digests(way.source),
+        "calibrate": way.calibrating.stage.key if way.calibrating else None,
+        "alpha": way.alpha.stage.key if way.alpha else None,
+        "plan": plan_inputs(way.plan, CONVERT),
     }
     files = (f"{CHECKPOINT}/{CHECKPOINT_CONFIG}", f"{CHECKPOINT}/{rank_file(0)}")
     return Stage(CONVERT, inputs, run, files)

@@ -20,7 +20,7 @@ class QuantPlan:
     quant_algo: str | None
     kv_cache_quant_algo: str | None
     smoothquant: str | None = None
-    alpha: float | None = None
+    alpha: float | str | None = None
     group_size: int | None = None
     kv_scale: str | None = None
     """As the contract has them; None for what the format does by itself."""
