@@ -150,6 +150,8 @@ def test_yarn_scaling_is_carried_over(write_gguf):
     ("metadata", "message"),
     [
         ({"general.architecture": "mamba"}, "the architecture 'mamba' is not supported"),
+        ({"adapter.type": "lora"}, "holds an adapter as well (adapter.type)"),
+        ({"llama.attention.value_length": 64}, "value_length is 64, and keys have 16 dimensions"),
         ({"general.type": "adapter"}, "holds no model but 'adapter'"),
         ({"llama.attention.causal": False}, "llama.attention.causal"),
         ({"llama.vocab_size": 300}, "llama.vocab_size is 300, and token_embd.weight has 260 rows"),
@@ -160,8 +162,8 @@ def test_yarn_scaling_is_carried_over(write_gguf):
         ({"llama.rope.scaling.attn_factor": 1.2}, "llama.rope.scaling.attn_factor is 1.2"),
         ({"llama.rope.scaling.type": "ntk"}, "engines do not know 'ntk'"),
         ({"llama.block_count": 2}, "model.layers.1.mlp.up_proj.weight: the tensor is missing"),
-        ({"llama.attention.head_count": 8}, "config.json asks for 16 x 64, the tensor is 32 x 64"),
-        ({"llama.block_count": None}, "num_hidden_layers: the field is missing"),
+        ({"llama.attention.head_count": 8}, "the metadata asks for 16 x 64, the tensor is 32 x 64"),
+        ({"llama.block_count": None}, "llama.block_count: the field is missing"),
     ],
 )
 def test_what_cannot_be_carried_over_is_refused_by_name(write_gguf, metadata, message):
@@ -191,6 +193,11 @@ def test_a_vector_that_is_quantized_is_refused_by_name(write_gguf):
 def test_rotary_scaling_is_read_as_llama_cpp_does(write_gguf, metadata, divisors, expected):
     extra = {"rope_freqs": np.array(divisors, np.float32)} if divisors else {}
     assert opened(write_gguf(metadata=metadata, extra=extra)).config.rotary_scaling == expected
+
+
+def test_frequencies_are_as_many_as_are_rotated_by(write_gguf):
+    text = refusal(write_gguf(extra={"rope_freqs": np.ones(16, np.float32)}))
+    assert "rope_freqs.weight has the shape [16], and 8 frequencies" in text
 
 
 def test_frequencies_that_no_scaling_explains_are_refused(write_gguf):
@@ -268,6 +275,25 @@ def test_a_split_model_is_one_whichever_part_is_named(write_gguf, tmp_path):
         convert_gguf(part, tmp_path / "split")
         for name in ("model.safetensors", "config.json", "tokenizer.json"):
             assert (tmp_path / "split" / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_part_with_settings_of_its_own_is_refused(write_gguf, tmp_path):
+    write_gguf(tensors_per_part=4)
+    second = tmp_path / "tiny-00002-of-00003.gguf"
+    reader = gguf.GGUFReader(second)
+    writer = gguf.GGUFWriter(tmp_path / "other.gguf", "llama")
+    for name in ("split.no", "split.count"):
+        writer.add_uint16(name, reader.fields[name].contents())
+    writer.add_float32("llama.rope.freq_base", 5e5)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    (tmp_path / "other.gguf").rename(second)
+    with pytest.raises(InputError, match=r"differs from the first part in llama\.rope\.freq_base"):
+        convert_gguf(tmp_path / "tiny-00001-of-00003.gguf", tmp_path / "hf")
 
 
 def test_a_set_that_lacks_a_part_is_refused(write_gguf, tmp_path):

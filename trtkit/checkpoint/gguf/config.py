@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.gguf.family import Family
 from trtkit.checkpoint.gguf.file import USE_FOLDER, GgufFile
-from trtkit.checkpoint.gguf.rope import ROPE_SETTINGS, read_rope, shortest
+from trtkit.checkpoint.gguf.rope import ROPE_SETTINGS, ROPE_TENSORS, read_rope, shortest
 from trtkit.checkpoint.gguf.weights import dtype_of
-from trtkit.errors import InputError
+from trtkit.errors import ContractError, InputError, Problem
 
+_CONFIG = "config.json"
 SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 # Read apart from the keys of a family.
@@ -82,16 +85,41 @@ def _heads(file: GgufFile, family: Family) -> dict[str, Any]:
     }
 
 
-def check_rotation(file: GgufFile, model: ModelConfig) -> None:
-    """Refuse heads that are rotated in part where their family rotates all of each.
+def check_heads(file: GgufFile, model: ModelConfig) -> None:
+    """Refuse heads that are rotated in part where their family rotates all of each, or whose values are wider.
 
     Raises:
-        InputError: They are.
+        InputError: They are, or a tensor of the rotation has another length.
     """
-    rotated = file.get("rope.dimension_count")
+    rotated, width = file.get("rope.dimension_count"), file.get("attention.value_length")
+    message = ""
     if rotated not in (None, model.rotary_dim):
         message = f"only {rotated} of {model.head_size} dimensions per head are rotated"
+    elif width not in (None, model.head_size):
+        name = f"{file.architecture}.attention.value_length"
+        message = f"{name} is {width}, and keys have {model.head_size} dimensions per head"
+    for name in sorted(ROPE_TENSORS & file.tensors.keys()):
+        if file.tensors[name].shape != (model.rotary_dim // 2,):
+            shape = list(file.tensors[name].shape)
+            message = f"{name} has the shape {shape}, and {model.rotary_dim // 2} frequencies are rotated by"
+    if message:
         raise InputError(message, path=file.path, hint=USE_FOLDER)
+
+
+@contextmanager
+def settings_named(file: GgufFile, family: Family) -> Iterator[None]:
+    """Let problems with ``config.json`` speak of the settings that it was made of."""
+    settings = {key: f"{file.architecture}.{setting}" for setting, key in family.keys.items()}
+    try:
+        yield
+    except ContractError as error:
+        raise ContractError([_renamed(problem, settings) for problem in error.problems]) from error
+
+
+def _renamed(problem: Problem, settings: Mapping[str, str]) -> Problem:
+    hint = USE_FOLDER if _CONFIG in problem.hint else problem.hint
+    message = problem.message.replace(_CONFIG, "the metadata")
+    return replace(problem, key=settings.get(problem.key, problem.key), message=message, hint=hint)
 
 
 def _rotary_pct(file: GgufFile) -> float:

@@ -14,6 +14,8 @@ from trtkit.checkpoint.stand_ins import check_file
 from trtkit.errors import EnvironmentLacks, InputError
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+_OF_PART = ("split.", "GGUF.")
+"""Starts of the fields that each part has for itself; ``GGUF.`` is the reader's name for the header's."""
 _DOWNLOAD_AGAIN = "download the file again"
 USE_FOLDER = "use the model's Hugging Face folder instead"
 
@@ -99,6 +101,7 @@ def open_gguf(path: Path) -> GgufFile:
     parts = [_open_one(part) for part in part_paths(path)]
     for number, part in enumerate(parts):
         _check_split(part, number, len(parts))
+        _check_same(part, parts[0])
     tensors = _merge(parts)
     promised = parts[0].fields.get("split.tensors.count", len(tensors))
     if promised != len(tensors):
@@ -114,6 +117,18 @@ def _check_split(part: GgufFile, number: int, count: int) -> None:
         message = f"its metadata calls it {said}, its name part {number + 1} of {count}"
         hint = "give the parts their names back: NAME-00001-of-00003.gguf"
         raise InputError(message, path=part.path, hint=hint)
+
+
+def _check_same(part: GgufFile, first: GgufFile) -> None:
+    """Refuse settings of a later part that the first one, which llama.cpp goes by, does not have."""
+    own = [
+        name
+        for name, value in part.fields.items()
+        if not name.startswith(_OF_PART) and (name not in first.fields or first.fields[name] != value)
+    ]
+    if own:
+        message = f"differs from the first part in {', '.join(own)}"
+        raise InputError(message, path=part.path, hint="download all parts again, from one place")
 
 
 def _merge(parts: Iterable[GgufFile]) -> dict[str, GgufTensor]:

@@ -8,7 +8,13 @@ from pathlib import Path
 
 from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.cast import cast
-from trtkit.checkpoint.gguf.config import SPECIAL_TOKENS, check_rotation, check_settings, make_config
+from trtkit.checkpoint.gguf.config import (
+    SPECIAL_TOKENS,
+    check_heads,
+    check_settings,
+    make_config,
+    settings_named,
+)
 from trtkit.checkpoint.gguf.families import FAMILIES, family_of
 from trtkit.checkpoint.gguf.family import Family
 from trtkit.checkpoint.gguf.file import USE_FOLDER, GgufFile, GgufTensor, open_gguf
@@ -26,6 +32,7 @@ from trtkit.plan.hf_config import parse_hf_config
 REVISION = 3
 """Part of the name of what is kept: raised when the same file is converted differently."""
 
+_MERGE = "an adapter has to be merged into its model first"
 _NAME = re.compile(r"(?:blk\.(?P<layer>\d+)\.)?(?P<stem>\w+)\.(?P<part>weight|bias)")
 
 
@@ -44,13 +51,15 @@ def convert_gguf(path: Path, out: Path, *, progress: Progress = silent) -> None:
     check_settings(file, family)
     weights = _weights(file, family)
     config = make_config(file, family)
-    model, _ = parse_hf_config(config, file=str(path))
-    check_rotation(file, model)
+    with settings_named(file, family):
+        model, _ = parse_hf_config(config, file=str(path))
+    check_heads(file, model)
     infos = {
         name: TensorInfo(name, dtype_of(weight.source.kind), weight.shape, weight.source.path, 0)
         for name, weight in weights.items()
     }
-    map_tensors(model, infos, file=str(path))
+    with settings_named(file, family):
+        map_tensors(model, infos, file=str(path))
     files = {
         "config.json": config,
         "generation_config.json": {key: config[key] for key in SPECIAL_TOKENS if config[key] is not None},
@@ -66,8 +75,11 @@ def convert_gguf(path: Path, out: Path, *, progress: Progress = silent) -> None:
 def _family(file: GgufFile) -> Family:
     kind = file.fields.get("general.type", "model")
     if kind != "model":
-        hint = "an adapter has to be merged into its model first" if kind == "adapter" else ""
+        hint = _MERGE if kind == "adapter" else ""
         raise InputError(f"holds no model but {kind!r}", path=file.path, hint=hint)
+    if adapter := [name for name in file.fields if name.startswith("adapter.")]:
+        message = f"holds an adapter as well ({', '.join(adapter)})"
+        raise InputError(message, path=file.path, hint=_MERGE)
     family = family_of(file)
     if family is None:
         message = f"the architecture {file.architecture!r} is not supported"
