@@ -201,3 +201,15 @@ def test_a_checkpoint_is_compared_with_what_the_gpu_runs(trtkit, tiny_llama, tmp
     assert "built for the layout of SM 80, target has SM 90" in err
     assert "--target-sm 90" in err
     assert trtkit("verify", out, "--against", "86")[0] == 0
+
+
+def test_a_source_that_is_wrong_is_told_from_what_is_none(trtkit, tiny_llama, tmp_path):  # noqa: F811
+    folder = tiny_llama(edit=lambda tensors: tensors.pop("model.norm.weight"))
+    code, out, err = trtkit("verify", folder, "--output", "json")
+    assert (code, "model.norm.weight: the tensor is missing" in err) == (6, True)
+    assert [each["key"] for each in json.loads(out)["problems"]] == ["model.norm.weight"]
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert trtkit("verify", folder)[0] == 2
+    weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    assert trtkit("verify", folder)[0] == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST
 from trtkit.engine.manifest import Manifest, read_manifest, sha256_of
-from trtkit.errors import Problem
+from trtkit.errors import ContractError, Problem
 from trtkit.flow.inspect import Kind, inspect, kind_of
 
 _BUILD_AGAIN = "build it again with --cache redo"
@@ -28,8 +28,7 @@ def verify_folder(folder: Path) -> tuple[str, list[Problem]]:
     if kind is Kind.CHECKPOINT:
         return kind.value, [*problems, *_of_checkpoint(folder)]
     if kind is Kind.HUGGING_FACE:
-        _account(folder)
-        return kind.value, problems
+        return kind.value, [*problems, *_of_source(folder)]
     # What the manifest says of a file is more exact.
     named = {problem.file for problem in problems} | ({str(folder)} if problems else set())
     return kind.value, [*problems, *(each for each in inspect(folder).all_problems if each.file not in named)]
@@ -45,13 +44,17 @@ def _of_checkpoint(folder: Path) -> list[Problem]:
         return [Problem(message, file=str(folder / CHECKPOINT_CONFIG), hint="convert it again")]
 
 
-def _account(folder: Path) -> None:
-    """Raise what a conversion would find in the headers of its source."""
+def _of_source(folder: Path) -> list[Problem]:
+    """Return what a conversion would find in the headers; what is no source at all is raised."""
     from trtkit.checkpoint.hf import HfCheckpoint
     from trtkit.checkpoint.mapping import map_tensors
 
     source = HfCheckpoint.open(folder)
-    map_tensors(source.config, source.tensors, file=str(folder), storage=source.storage)
+    try:
+        map_tensors(source.config, source.tensors, file=str(folder), storage=source.storage)
+    except ContractError as error:
+        return list(error.problems)
+    return []
 
 
 def _against_manifest(folder: Path) -> list[Problem]:
