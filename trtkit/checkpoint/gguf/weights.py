@@ -36,7 +36,8 @@ _EXACT = {"F32": "float32", "F16": "float16"}
 def dtype_of(kind: str) -> str:
     """Return the type that a tensor is kept in: its own, and bfloat16 for a quantized one.
 
-    That rounds by 2**-9 of a value at most; the finest of them, Q8_0, rounded by 1 / 254 of its block's largest one.
+    That rounds by 2**-8 of a value at most, about as much as Q8_0, the finest of them, has rounded: by 1 / 254 of the
+    largest value of a block.
     """
     return _EXACT.get(kind, "bfloat16")
 
