@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from trtkit.catalog.parallel import Parallelism
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.recipe import Plain
@@ -34,6 +35,7 @@ KEYS = [
         "rotary_base",
     ),
     *("rotary_scaling", "attn_bias", "mlp_bias", "dtype", "mapping", "quantization"),
+    *("position_embedding_type", "logits_dtype", "tie_word_embeddings", "embedding_sharding_dim"),
 ]
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 JSON = SCALARS | st.lists(SCALARS, max_size=2) | st.dictionaries(st.text(max_size=5), SCALARS, max_size=2)
@@ -57,6 +59,21 @@ def edit_tensors(checkpoint, save_tensors):
         save_tensors(checkpoint / "rank0.safetensors", tensors)
 
     return edit
+
+
+@pytest.fixture
+def gemma2_checkpoint(tiny_llama, plain, tmp_path) -> Path:
+    def edit(tensors):
+        norm = tensors["model.norm.weight"]
+        names = ("pre_feedforward_layernorm", "post_feedforward_layernorm")
+        tensors |= {f"model.layers.{layer}.{name}.weight": norm for layer in range(2) for name in names}
+
+    changes = {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "query_pre_attn_scalar": 16}
+    folder = tiny_llama(
+        edit=edit, head_dim=16, hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True, **changes
+    )
+    convert(HfCheckpoint.open(folder), tmp_path / "out", dtype="bfloat16", recipe=Plain(plain))
+    return tmp_path / "out"
 
 
 def edit_config(checkpoint: Path, **changes) -> None:
@@ -115,6 +132,15 @@ def test_foreign_tensors_are_problems_but_known_tables_are_not(checkpoint, edit_
         ({"dtype": "int8"}, "dtype is missing or malformed"),
         ({"norm_epsilon": -1}, "norm_epsilon is missing or malformed"),
         ({"num_hidden_layers": 3_000_000}, "3,000,000 layers"),
+        ({"hidden_act": "nonsense"}, "hidden_act: is 'nonsense', and LlamaForCausalLM engines take silu"),
+        ({"position_embedding_type": None}, "position_embedding_type: is None"),
+        ({"position_embedding_type": "alibi"}, "position_embedding_type: is 'alibi'"),
+        ({"rotary_scaling": {"type": "zzz"}}, "rotary_scaling: has the type 'zzz'"),
+        ({"rotary_scaling": {"factor": 2.0}}, "rotary_scaling: has the type None"),
+        ({"rotary_scaling": {"type": "linear"}}, "rotary_scaling.factor: is missing"),
+        ({"logits_dtype": "float8"}, "logits_dtype: is 'float8'"),
+        ({"tie_word_embeddings": 5}, "tie_word_embeddings: is 5"),
+        ({"embedding_sharding_dim": 1}, "embedding_sharding_dim: is 1"),
     ],
 )
 def test_a_config_that_cannot_be_gone_by_is_the_problem(checkpoint, changes, message):
@@ -127,6 +153,27 @@ def test_keys_of_newer_loaders_are_a_warning(checkpoint):
     assert verify(checkpoint) == []
     keys = [warning.key for warning in loader_warnings(checkpoint)]
     assert keys == ["quantization.mamba_ssm_cache_dtype", "mapping.cp_config"]
+
+
+def test_what_only_a_family_has_is_checked_by_its_kind(gemma2_checkpoint):
+    edit_config(gemma2_checkpoint, query_pre_attn_scalar="x", attn_logit_softcapping=None)
+    assert [problem.key for problem in verify(gemma2_checkpoint)] == ["query_pre_attn_scalar"]
+
+
+def test_files_of_ranks_in_each_others_place_are_found(tiny_llama, plain, tmp_path):
+    out = tmp_path / "out"
+    ranks = Parallelism(tp=2)
+    source = HfCheckpoint.open(tiny_llama())
+    convert(source, out, dtype="bfloat16", recipe=Plain(plain), parallelism=ranks)
+    assert verify(out) == []
+    one, other = (out / f"rank{rank}.safetensors" for rank in range(2))
+    one.rename(out / "x")
+    other.rename(one)
+    (out / "x").rename(other)
+    assert [problem.message for problem in verify(out)] == [
+        "says that it is rank 1 of 2, not 0 of 2",
+        "says that it is rank 0 of 2, not 1 of 2",
+    ]
 
 
 @given(key=st.sampled_from(KEYS), value=NESTED)

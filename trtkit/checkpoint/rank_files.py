@@ -31,7 +31,10 @@ class RankFiles:
         for target in self._targets:
             for tp_rank, shape in enumerate(target.declared):
                 specs[target.stage * tp + tp_rank].append(TensorSpec(target.name, target.dtype, shape))
-        self._writers = {rank: SafetensorsWriter(folder / rank_file(rank), specs[rank]) for rank in specs}
+        self._writers = {
+            rank: SafetensorsWriter(folder / rank_file(rank), specs[rank], rank_metadata(rank, len(specs)))
+            for rank in specs
+        }
         self._stack = ExitStack()
 
     @property
@@ -62,6 +65,11 @@ class RankFiles:
     ) -> None:
         """Flush to disk; a file with a tensor missing is an error."""
         self._stack.__exit__(kind, error, trace)
+
+
+def rank_metadata(rank: int, world: int) -> dict[str, str]:
+    """Return what a file says about its place: the shapes of all ranks may be the same."""
+    return {"rank": str(rank), "world_size": str(world)}
 
 
 def _put(writer: SafetensorsWriter, name: str, shard: Shard, row: int, block: Array) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,9 +17,11 @@ from trtkit.checkpoint.expected import expected_tensors
 from trtkit.checkpoint.hf import read_json
 from trtkit.checkpoint.jobs import Layout, Target
 from trtkit.checkpoint.mapping import check_layers
-from trtkit.checkpoint.safetensors import Array, TensorInfo, read_header
+from trtkit.checkpoint.rank_files import rank_metadata
+from trtkit.checkpoint.safetensors import Array, TensorInfo, read_header, read_metadata
 from trtkit.checkpoint.trtllm_blocks import block_problems
 from trtkit.checkpoint.trtllm_config import read_config, read_mapping
+from trtkit.checkpoint.trtllm_keys import key_problems
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.errors import ContractError, InputError, Problem, Severity
 from trtkit.plan.parallel import parallel_problems
@@ -85,6 +87,7 @@ def verify(folder: Path) -> list[Problem]:
         checkpoint = TrtllmCheckpoint.open(folder)
         config = _model(checkpoint)
         expected = _expected(checkpoint, config)
+        misplaced = list(_misplaced_ranks(checkpoint))
     except ContractError as error:
         return list(error.problems)
     except InputError as error:
@@ -93,7 +96,7 @@ def verify(folder: Path) -> list[Problem]:
     for rank, tensors in enumerate(checkpoint.ranks):
         found = _tensor_problems(expected.get(rank, {}), tensors)
         problems += condense(found, file=str(folder / rank_file(rank)))
-    return [*problems, *_extra_ranks(checkpoint)]
+    return [*problems, *misplaced, *_extra_ranks(checkpoint)]
 
 
 def loader_warnings(folder: Path) -> list[Problem]:
@@ -127,7 +130,8 @@ def _model(checkpoint: TrtllmCheckpoint) -> ModelConfig:
         )
     config = read_config(checkpoint.config, path=path)
     check_layers(config, checkpoint.tensors, file=str(path))
-    if problems := parallel_problems(config, checkpoint.parallelism):
+    problems = parallel_problems(config, checkpoint.parallelism) or key_problems(checkpoint.config, config)
+    if problems:
         raise ContractError([replace(problem, file=str(path)) for problem in problems])
     return config
 
@@ -197,6 +201,17 @@ def _differences(info: TensorInfo, wanted: _Wanted) -> list[Problem]:
         message = f"data type is {info.dtype}, config.json says {' or '.join(wanted.dtypes)}"
         problems.append(Problem(message, key=info.name))
     return problems
+
+
+def _misplaced_ranks(checkpoint: TrtllmCheckpoint) -> Iterator[Problem]:
+    """Find files with another rank's weights, as far as they say whose they are: shapes are all alike."""
+    world = checkpoint.parallelism.world
+    for rank in range(world):
+        path = checkpoint.folder / rank_file(rank)
+        wanted, found = rank_metadata(rank, world), read_metadata(path)
+        if {**wanted, **found} != {**found, **wanted}:
+            message = f"says that it is rank {found.get('rank')} of {found.get('world_size')}, not {rank} of {world}"
+            yield Problem(message, file=str(path), hint="convert the source again")
 
 
 def _extra_ranks(checkpoint: TrtllmCheckpoint) -> list[Problem]:
