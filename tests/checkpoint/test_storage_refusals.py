@@ -86,6 +86,7 @@ def compressed_int4(**changes) -> dict:
         (CT_FP8 | {"kv_cache_scheme": model.FLOAT8 | {"dynamic": True}}, "kv_cache_scheme: dynamic is True"),
         (CT_FP8 | {"config_groups": {"a": {}, "b": {}}}, "2 groups"),
         (CT_FP8 | {"ignore": ["re:("]}, "malformed regular expression"),
+        (CT_FP8 | {"ignore": ["re:(\\w+\\.?)+X"]}, "may take forever"),
         (model.compressed("float-quantized", model.FLOAT8 | {"strategy": "block"}), "strategy is 'block'"),
         (model.compressed("float-quantized", model.FLOAT8_ROWS, model.FLOAT8), "no such mix"),
         (model.compressed("float-quantized", model.FLOAT8, None), "activations are not quantized"),
@@ -170,6 +171,53 @@ def test_two_descriptions_have_to_agree(tmp_path):
     path.write_text(json.dumps(config | {"quantization_config": block}))
     with pytest.raises(ContractError, match=r"hf_quant_config.json: contradicts quantization_config"):
         HfCheckpoint.open(source.folder)
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "content", "reason"),
+    [
+        ("gptq-sym", "quantize_config.json", {"bits": 8, "group_size": 64}, "bits is 8"),
+        (
+            "gptq-sym",
+            "quantize_config.json",
+            {"bits": 4, "group_size": 64, "sym": False},
+            "contradicts quant",
+        ),
+        ("gptq-v2", "quantize_config.json", {"bits": 4, "group_size": 64, "sym": False}, "zero_offset=1"),
+        ("awq", "quant_config.json", {"w_bit": 4, "q_group_size": 128, "version": "GEMM"}, "groups of 128"),
+        (
+            None,
+            "quant_config.json",
+            {"w_bit": 4, "q_group_size": 128},
+            "quantized by awq, and config.json does not",
+        ),
+    ],
+)
+def test_a_description_beside_config_json_counts(tmp_path, form, name, content, reason):
+    folder = model.write(tmp_path / "hf", model.FORMATS[form or "awq"]).folder
+    if form is None:
+        (folder / "config.json").write_text(json.dumps(model.CONFIG))
+    (folder / name).write_text(json.dumps({"version": "4.1.0", "damp": 0.1}))
+    assert form is None or HfCheckpoint.open(folder).storage
+    (folder / name).write_text(json.dumps(content))
+    with pytest.raises(ContractError) as caught:
+        HfCheckpoint.open(folder)
+    assert f"{name}: " in str(caught.value)
+    assert reason in str(caught.value)
+
+
+def test_keys_that_nobody_knows_are_told():
+    group = {"weights": model.FLOAT8 | {"twist": 3, "scale_dtype": None}, "input_activations": model.FLOAT8}
+    blocks = {
+        "rotated": model.GPTQ | {"rotated": True, "damp_percent": 0.1, "other": None},
+        "config_groups.a.weights.twist": CT_FP8 | {"config_groups": {"a": group}},
+    }
+    for key, block in blocks.items():
+        assert stored(block).unknown == (key,)
+        assert f"{key} is not known" in take_over(stored(block)).warnings([], "float16")[0].message
+    assert not any(
+        stored(form.block).unknown for form in model.FORMATS.values() if "quant_method" in form.block
+    )
 
 
 def ignoring(form: str, *modules):
@@ -353,6 +401,15 @@ def test_a_scale_that_the_data_type_cannot_hold_is_never_written(tmp_path, part,
     message = failure(folder, target_sm=target_sm)
     assert f"a scale of model.layers.0.mlp.down_proj.weight holds {value:g}" in message
     attempt(folder, target_sm=target_sm, dtype="bfloat16")
+
+
+def test_fp8_layers_that_share_a_scale_keep_their_numbers(tmp_path):
+    def edit(tensors):
+        tensors["model.layers.1.self_attn.k_proj.weight_scale"][...] = 1e6
+
+    message = failure(model.write(tmp_path / "hf", model.FORMATS["ct-fp8"], edit=edit).folder)
+    assert "model.layers.1.self_attn.q_proj.weight_scale is" in message
+    assert "one scale of 1e+06" in message or "one scale of 999424" in message
 
 
 def test_a_nan_among_fp8_weights_is_refused(tmp_path):

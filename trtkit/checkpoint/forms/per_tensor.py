@@ -16,7 +16,12 @@ from trtkit.checkpoint.safetensors import Array
 from trtkit.checkpoint.storage.storage import WEIGHT, Stored
 from trtkit.errors import InputError
 
+_ONE_SCALE = (
+    "quantize again with one scale for layers that are joined (Q, K and V), or with scales per channel"
+)
 _FLOAT8 = np.dtype(ml_dtypes.float8_e4m3fn)
+_SUBNORMAL = 448 * 2**6
+"""The largest FP8 value by the smallest one with all 3 bits behind the leading one, 2**-6."""
 _NAN = 0x7F
 """Bits of NaN but for the sign; there is no infinity."""
 
@@ -52,6 +57,10 @@ def _requantized(tensor: MappedTensor) -> Callable[[Stored], Iterator[Array]]:
 
     def blocks(source: Stored) -> Iterator[Array]:
         scale = read_scale(source, "weight_scale").reshape(-1)[0]
+        if float(merged[source.name]) / float(scale) > _SUBNORMAL:
+            info = source.parts["weight_scale"]
+            message = f"{info.name} is {scale:g}, and its layer has one scale of {merged[source.name]:g} in the engine"
+            raise InputError(f"{message}: too little would be left", path=info.path, hint=_ONE_SCALE)
         table = rescaling(scale, merged[source.name])
         for block in fp8_blocks(source):
             yield block if scale == merged[source.name] else table[block.view(np.uint8)]

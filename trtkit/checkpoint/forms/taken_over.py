@@ -112,7 +112,7 @@ class TakenOver:
 
     def warnings(self, tensors: Iterable[TensorInfo], dtype: str) -> list[Problem]:
         """Return what nobody has seen run yet, and what of the scales does not fit ``dtype``."""
-        texts = []
+        texts = [f"{key} is not known and has no effect" for key in self.storage.unknown]
         if self.storage.has_zero_point and not self._baked:
             texts.append(
                 "INT4 with zero points is written as W4A16_AWQ with `zero` tensors, which follows from "

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from trtkit.checkpoint.storage.autofp8 import read_fp8
 from trtkit.checkpoint.storage.awq import read_awq
+from trtkit.checkpoint.storage.beside import blocks_beside
 from trtkit.checkpoint.storage.compressed_tensors import read_compressed_tensors
 from trtkit.checkpoint.storage.fbgemm import read_fbgemm
 from trtkit.checkpoint.storage.gptq import read_gptq
+from trtkit.checkpoint.storage.known import KNOWN, unknown_keys
 from trtkit.checkpoint.storage.modelopt import read_modelopt
 from trtkit.checkpoint.storage.quantized import Quantized
 from trtkit.checkpoint.storage.storage import PLAIN, Storage
@@ -38,13 +42,22 @@ def find_storage(config: Mapping[str, Any], quant_config: Mapping[str, Any] | No
     blocks = {key: config[key] for key in _KEYS if config.get(key) is not None}
     if quant_config is not None:
         blocks[_HF_QUANT_CONFIG] = quant_config.get("quantization")
-    found = {key: _read(key, block, file) for key, block in blocks.items()}
+    beside = dict(blocks_beside(Path(file)))
+    if beside and not blocks:
+        name, block = next(iter(beside.items()))
+        message = f"says that the model is quantized by {block['quant_method']}, and config.json does not"
+        hint = (
+            "put its content into config.json as quantization_config, or remove it if the weights are plain"
+        )
+        raise ContractError([Problem(message, key=name, hint=hint, file=file)])
+    found = {key: _read(key, block, file) for key, block in (blocks | beside).items()}
     first, *others = found or [""]
     for other in others:
         if _meaning(found[other]) != _meaning(found[first]):
             message = f"contradicts {first}: {_meaning(found[other])} and {_meaning(found[first])}"
             raise ContractError([Problem(message, key=other, hint="remove the wrong one", file=file)])
-    return found[first] if found else PLAIN
+    unknown = dict.fromkeys(key for each in found.values() for key in each.unknown)
+    return replace(found[first], unknown=tuple(unknown)) if found else PLAIN
 
 
 def _read(key: str, block: Any, file: str) -> Quantized:
@@ -56,11 +69,14 @@ def _read(key: str, block: Any, file: str) -> Quantized:
         message = f"the checkpoint is quantized by {method!r}"
         raise ContractError([Problem(message, key=key, hint=hint, file=file)])
     try:
-        return METHODS[method](block)
+        storage = METHODS[method](block)
     except ValueError as error:
         raise ContractError([Problem(str(error), key=key, hint=_ORIGINAL, file=file)]) from error
+    return replace(storage, unknown=tuple(unknown_keys(block, KNOWN[method])))
 
 
 def _meaning(storage: Quantized) -> str:
     groups = f", groups of {storage.group_size}" if storage.group_size else ""
-    return f"{storage.quant_algo}{groups}, KV cache {storage.kv_cache}"
+    zeros = " with zero points" if storage.has_zero_point else ""
+    packing = f", packed by {storage.packing}" if storage.packing else ""
+    return f"{storage.quant_algo}{zeros}{groups}{packing}, KV cache {storage.kv_cache}"

@@ -8,6 +8,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 Skips = Callable[[str], bool]
+_REPEATS_REPEATS = re.compile(r"[*+}|][^()]*\)+[*+{]")
+"""A repeated group that repeats or chooses inside: the time that it takes may double with every letter of a name."""
 
 
 def by_name_or_regex(patterns: Any) -> Skips:
@@ -18,9 +20,14 @@ def by_name_or_regex(patterns: Any) -> Skips:
     """
     names = _strings(patterns, "ignore")
     try:
-        regexes = [re.compile(name.removeprefix("re:")) for name in names if name.startswith("re:")]
+        texts = [name.removeprefix("re:") for name in names if name.startswith("re:")]
+        regexes = [re.compile(text) for text in texts]
     except re.error as error:
         raise ValueError(f"ignore holds a malformed regular expression: {error}") from error
+    if slow := next(filter(_REPEATS_REPEATS.search, texts), None):
+        raise ValueError(
+            f"ignore repeats a repetition or a choice, which may take forever to match: {slow!r}"
+        )
     return lambda module: module in names or any(regex.match(module) for regex in regexes)
 
 

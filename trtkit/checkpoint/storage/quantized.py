@@ -45,6 +45,8 @@ class Quantized:
     """Whether some layers scale their input, where the source says that."""
     clamp: float | None = None
     """Bound on activations before they are quantized."""
+    unknown: tuple[str, ...] = ()
+    """Keys of the source's description that nobody knows."""
 
     def parts(self, name: str, shape: tuple[int, ...]) -> Mapping[str, PartSpec] | None:
         """Return what the source has for the layer whose plain weight would be ``name``; None where it is plain."""
