@@ -23,7 +23,7 @@ from trtkit.quantize.weight_only import BakedWeightOnly, WeightLayout
 QDQ = "qdq"
 _DEFAULT_FORM, _DEFAULT_ALPHA = next(iter(SMOOTHQUANT)), 0.5
 _VERSION = re.compile(r"\d+\.\d+(\.\w+)?$")
-_NO_RANGES = "record activation ranges of the model and give the file"
+_NO_RANGES = "record them with `trtkit calibrate`, and give its file as --act-range"
 
 
 def recipe_for(

@@ -49,12 +49,15 @@ FORMATS: Mapping[str | None, HfFormat] = {
 }
 """By ``quantization.quant_algo``."""
 
+_AS_IT_IS = (
+    "a source that is quantized so already is a Hugging Face folder itself: give that to those programs"
+)
 _NEAREST = {
-    "W8A16": ("there are no INT8 weights on that side", "use weights fp8, or none"),
-    "W8A8": ("there are no INT8 weights on that side", "use weights fp8"),
+    "W8A16": ("there are no INT8 weights on that side", "use weights none"),
+    "W8A8": ("there are no INT8 weights on that side", f"convert the original with weights fp8; {_AS_IT_IS}"),
     "W4A16_GPTQ": (
         "its weights are in the layout of one GPU family",
-        "give the GPTQ or AWQ folder that it was made from as it is: those programs read it",
+        _AS_IT_IS,
     ),
 }
 """Start of an algorithm's name to why it has no form, and what to use instead."""
@@ -82,17 +85,18 @@ def _weight_problems(quantization: Mapping[str, Any]) -> list[tuple[str, str, st
         return [(f"{algorithm} cannot be exported: {why}", key, hint)]
     if algorithm is None or not FORMATS[algorithm].flags:
         clamp = quantization.get("clamp_val")
-        lost = [("clamp_val", "activations are not clamped on that side")] if clamp is not None else []
+        hint = f"convert the original with --export hf, which clamps nothing; {_AS_IT_IS}"
+        lost = [("clamp_val", "activations are not clamped on that side", hint)] if clamp is not None else []
     else:
         zeros = quantization.get("has_zero_point")
-        lost = [("has_zero_point", "the form has no zero points")] if zeros else []
+        lost = [("has_zero_point", "the form has no zero points", _AS_IT_IS)] if zeros else []
     return [
         (
             f"{algorithm} with {name} cannot be exported: {why}",
             f"quantization.{name}",
-            f"convert without {name}",
+            hint,
         )
-        for name, why in lost
+        for name, why, hint in lost
     ]
 
 
