@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trtkit.checkpoint.safetensors import Array
+from trtkit.checkpoint.weight_only import quantize_int8
 from trtkit.errors import InputError
 
 Floats = npt.NDArray[np.float32]
+Int8s = npt.NDArray[np.int8]
 FP8_MAX = 448.0
 """Largest value of E4M3; there is no infinity."""
 
@@ -22,6 +25,18 @@ _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _HALF = 0x400000
 """Highest bit of float32's mantissa: makes 1.5 * 2**n of 2**n."""
 _FP8_MAX_BITS = np.float32(FP8_MAX).view(np.uint32)
+_WORTH_COMPILING_BYTES = 500_000_000
+"""Weights of bfloat16 that compiled kernels are through with sooner by what importing them takes, 0.4 s."""
+
+
+def kernels_for(source_bytes: int) -> Kernels:
+    """Return compiled kernels for so many bytes of weights where numba is installed, else those of numpy."""
+    if source_bytes >= _WORTH_COMPILING_BYTES:
+        with contextlib.suppress(ImportError):  # numba's extra is missing, or numba does not know this numpy
+            from trtkit.checkpoint.kernels_fast import FastKernels
+
+            return FastKernels()
+    return Kernels()
 
 
 class Kernels:
@@ -61,6 +76,10 @@ class Kernels:
         wide *= np.float32(2.0**-24)
         return wide
 
+    def smoothed(self, values: Array, factors: npt.NDArray[np.float64]) -> Floats:
+        """Return values times factors, before and after in what float16 can hold."""
+        return self.to_float16_grid(self.product(self.halved(values), factors))
+
     def product(self, values: Floats, factors: npt.NDArray[np.float64]) -> Floats:
         """Multiply values, in place, in float64."""
         # In three steps: numpy multiplies mixed types by way of small buffers, which takes twice as long.
@@ -76,14 +95,19 @@ class Kernels:
         Raises:
             InputError: There is NaN or infinity among them.
         """
+        result = self.largest(values, axis)
+        if not np.isfinite(result).all():
+            hint = "the checkpoint is damaged: download it again"
+            raise InputError(f"{name} holds NaN or infinity", path=path, hint=hint)
+        return result
+
+    def largest(self, values: Array, axis: int) -> Floats:
+        """Return the largest magnitudes along ``axis``, NaN where there is one; valid for good."""
         # Without their sign bits, floating-point numbers are in the order of the integers with the same bits.
         bits = values.view(f"u{values.itemsize}")
         magnitudes = self._buffer("amax", values.shape, bits.dtype)
         np.bitwise_and(bits, bits.dtype.type((1 << (8 * values.itemsize - 1)) - 1), out=magnitudes)
         result: Floats = magnitudes.max(axis=axis).view(values.dtype).astype(np.float32)
-        if not np.isfinite(result).all():
-            hint = "the checkpoint is damaged: download it again"
-            raise InputError(f"{name} holds NaN or infinity", path=path, hint=hint)
         return result
 
     def to_float16_grid(self, values: Floats) -> Floats:
@@ -124,12 +148,27 @@ class Kernels:
         code |= part
         return code.view(ml_dtypes.float8_e4m3fn)
 
-    def to_int8(self, values: Floats) -> npt.NDArray[np.int8]:
-        """Return values of at most 127.4 as integers (nearest, ties to even); they are rounded in place too."""
+    def to_int8(self, values: Floats) -> Int8s:
+        """Return values of at most 127.4 as integers (nearest, ties to even); what becomes of ``values`` is open."""
         np.rint(values, out=values)
-        result: npt.NDArray[np.int8] = self._buffer("int8", values.shape, np.int8)
+        result: Int8s = self._buffer("int8", values.shape, np.int8)
         np.copyto(result, values, casting="unsafe")
         return result
+
+    def weight_only(self, values: Array) -> tuple[Int8s, Array]:
+        """Return finite rows as :func:`quantize_int8` does."""
+        return quantize_int8(values)
+
+    def interleaved(self, quantized: Int8s) -> Int8s:
+        """Return rows in the order of tensor cores, two by two, as bytes that count from -128.
+
+        Tiles of 64 columns are of the first and of the second row in turn; of each 16 columns of a tile the first 8
+        and the last 8 take turns.
+        """
+        rows, columns = quantized.shape
+        tiles = quantized.reshape(rows // 2, 2, columns // 64, 4, 2, 8).transpose(0, 2, 1, 3, 5, 4)
+        laid: Int8s = (np.ascontiguousarray(tiles).view(np.uint8) ^ np.uint8(0x80)).view(np.int8)
+        return laid.reshape(rows, columns)
 
     def _shift(self, exponents: npt.NDArray[np.uint32], *, smallest: int, by: int) -> None:
         """Make, in place, the bits of ``1.5 * 2**(e + by)`` of those of ``2**e``, with e at least ``smallest``."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from trtkit.catalog.schemes import SCHEMES
 from trtkit.checkpoint.jobs import Job, Layout, Piece, Target
-from trtkit.checkpoint.kernels import FP8_MAX, Floats, Kernels
+from trtkit.checkpoint.kernels import FP8_MAX, Floats, Kernels, kernels_for
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.errors import Problem
 from trtkit.plan.types import QuantPlan
@@ -70,7 +70,7 @@ class _Quantize:
         return tuple(target for parts in self.parts for target in parts.values())
 
     def run(self) -> Iterator[Piece]:
-        kernels = Kernels()
+        kernels = kernels_for(self.linears[0].all_bytes)
         scale = _scale(self._amax(kernels))
         for linear, parts in zip(self.linears, self.parts, strict=True):
             yield parts["weights_scaling_factor"], 0, scale[:, None]

@@ -14,7 +14,7 @@ import numpy as np
 
 from trtkit.catalog.schemes import SCHEMES, LayerPart
 from trtkit.checkpoint.jobs import Job, Layout, Piece, Target
-from trtkit.checkpoint.kernels import FP8_MAX, Kernels
+from trtkit.checkpoint.kernels import FP8_MAX, kernels_for
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.errors import Problem
 from trtkit.plan.types import QuantPlan
@@ -89,7 +89,7 @@ class _QuantizeRows:
         return (self.weight, self.scale)
 
     def run(self) -> Iterator[Piece]:
-        kernels = Kernels()
+        kernels = kernels_for(self.linear.all_bytes)
         for block in self.linear.blocks():
             scale = np.maximum(block_amax(kernels, block, 1) / np.float32(FP8_MAX), _SMALLEST_SCALE)[:, None]
             values = kernels.widen(block.values)

@@ -40,6 +40,8 @@ class Linear:
 
     tensor: MappedTensor
     layout: Layout
+    all_bytes: int
+    """Of all linear layers' sources: what there is to do."""
 
     @property
     def name(self) -> str:
@@ -88,7 +90,11 @@ def block_amax(kernels: Kernels, block: Block, axis: int) -> Floats:
 
 def linears(mapped: Sequence[MappedTensor], layout: Layout) -> list[Linear]:
     """Return the layers that quantization replaces."""
-    return [Linear(tensor, layout) for tensor in mapped if tensor.target.rule.is_linear]
+    found = [tensor for tensor in mapped if tensor.target.rule.is_linear]
+    all_bytes = sum(
+        info.nbytes for tensor in found for source in tensor.sources for info in source.parts.values()
+    )
+    return [Linear(tensor, layout, all_bytes) for tensor in found]
 
 
 def others(mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:

@@ -70,8 +70,7 @@ class Smoothed:
     def __call__(self, block: Block) -> Floats:
         """Return a block of them."""
         with np.errstate(over="ignore", invalid="ignore"):  # row_amax refuses it by name
-            values = self.kernels.product(self.kernels.halved(block.values), self.scale[: len(block.values)])
-            return self.kernels.to_float16_grid(values)
+            return self.kernels.smoothed(block.values, self.scale[: len(block.values)])
 
 
 def row_amax(values: Floats, block: Block) -> Floats:

@@ -18,7 +18,7 @@ from trtkit.catalog.formats import SMOOTHQUANT
 from trtkit.catalog.schemes import SCHEMES, Scheme
 from trtkit.checkpoint.cast import cast
 from trtkit.checkpoint.jobs import Job, Layout, Piece, Target, plain_jobs
-from trtkit.checkpoint.kernels import Floats, Kernels
+from trtkit.checkpoint.kernels import Floats, Kernels, kernels_for
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.errors import Problem
 from trtkit.plan.types import QuantPlan
@@ -168,7 +168,7 @@ class _Smooth:
         return (*found, *([self.input_scale] if self.input_scale else []))
 
     def run(self) -> Iterator[Piece]:
-        kernels, inputs = Kernels(), self.recipe.ranges.inputs(self.group)
+        kernels, inputs = kernels_for(self.group[0].all_bytes), self.recipe.ranges.inputs(self.group)
         scale = smoother(inputs, column_amax(kernels, self.group), self.recipe.alpha)
         yield from self._norms(kernels, scale)
         # Reciprocal first, as PyTorch does.

@@ -16,7 +16,7 @@ import numpy as np
 from trtkit.catalog.formats import SMOOTHQUANT
 from trtkit.catalog.schemes import SCHEMES
 from trtkit.checkpoint.jobs import Job, Layout, Piece, Target
-from trtkit.checkpoint.kernels import Floats, Kernels
+from trtkit.checkpoint.kernels import Floats, kernels_for
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.safetensors import Array, numpy_dtype
 from trtkit.errors import Problem
@@ -92,7 +92,7 @@ class _Smooth:
         return tuple(target for parts in self.parts for target in parts.values())
 
     def run(self) -> Iterator[Piece]:
-        kernels = Kernels()
+        kernels = kernels_for(self.group[0].all_bytes)
         factor = _prequant(smoother(self.inputs, column_amax(kernels, self.group), self.alpha), self.dtype)
         rounded = factor.astype(np.float32)
         activation = float((self.inputs * rounded).max() / np.float32(127))

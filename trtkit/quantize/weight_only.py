@@ -13,20 +13,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from trtkit.checkpoint.cast import cast
 from trtkit.checkpoint.jobs import Job, Layout, Piece, Target
+from trtkit.checkpoint.kernels import Int8s, Kernels, kernels_for
 from trtkit.checkpoint.layout import Shard
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.recipe import WEIGHT_ONLY, side_problems
 from trtkit.checkpoint.safetensors import Array
-from trtkit.checkpoint.weight_only import quantize_int8
 from trtkit.errors import InputError, Problem
 from trtkit.plan.types import QuantPlan
 from trtkit.quantize.linear import Linear, expert_problems, linears, others, quantized_problems
 
-Int8s = npt.NDArray[np.int8]
 _TILE = 64
 
 
@@ -55,14 +53,11 @@ class WeightLayout(str, enum.Enum):
         hint = "leave the target GPU out: TensorRT-LLM quantizes plain weights for the one that it builds on"
         raise InputError(message, hint=hint)
 
-    def lay(self, quantized: Int8s) -> Int8s:
+    def lay(self, quantized: Int8s, kernels: Kernels | None = None) -> Int8s:
         """Return the bytes of an even number of output rows in their order."""
         if self is WeightLayout.TRANSPOSED:
             return quantized.reshape(-1)
-        rows, columns = quantized.shape
-        tiles = quantized.reshape(rows // 2, 2, columns // _TILE, 4, 2, 8).transpose(0, 2, 1, 3, 5, 4)
-        laid: Int8s = (np.ascontiguousarray(tiles).view(np.uint8) ^ np.uint8(0x80)).view(np.int8)
-        return laid.reshape(-1)
+        return (kernels or Kernels()).interleaved(quantized).reshape(-1)
 
 
 @dataclass(frozen=True)
@@ -144,14 +139,15 @@ class _Bake:
         # Rows of the declared (in, out) are pieces: with 192 x 128 six rows of 128 are four of 192.
         step = math.lcm(2, out // math.gcd(out, width))
         held = [_Held(shard, step) for shard in self._plain.shards]
+        kernels = kernels_for(self.linear.all_bytes)
         weight, scale, dtype = self._weight, self._scale, self.linear.layout.dtype
         for block in self.linear.blocks():
             values = cast(block.values, dtype, name=block.source.name, path=block.source.path)
             for rank, rows in enumerate(held):
                 start, ready = rows.take(block.row, values)
-                quantized, scales = _quantize(ready)
+                quantized, scales = _quantize(ready, kernels)
                 row = rank * width + start * width // out
-                yield weight, row, self.weight_layout.lay(quantized).reshape(-1, out)
+                yield weight, row, self.weight_layout.lay(quantized, kernels).reshape(-1, out)
                 yield scale, rank * out + start, scales[:, None]
 
 
@@ -176,9 +172,9 @@ class _Held:
         return start, rows[:count]
 
 
-def _quantize(values: Array) -> tuple[Int8s, Array]:
+def _quantize(values: Array, kernels: Kernels) -> tuple[Int8s, Array]:
     """Quantize rows; a scale that the data type cannot hold becomes 1, its row zeros."""
-    quantized, scale = quantize_int8(values)
+    quantized, scale = kernels.weight_only(values)
     lost = scale == 0
     quantized[lost], scale[lost] = 0, 1
     return quantized, scale

@@ -1,0 +1,155 @@
+"""The same arithmetic compiled by numba: one pass over memory for each function, where numpy takes up to nine.
+
+To import this is to import numba, which takes 0.3 s. What is compiled is kept next to this file, or in the user's
+cache; the first conversion takes a second more, and so does each one where neither folder can be written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from trtkit.checkpoint.kernels import FP8_MAX, Floats, Int8s, Kernels
+from trtkit.checkpoint.safetensors import Array
+
+# Every step is cast: to numba the sum of two uint32 is a uint64, and half as many of them fit a register.
+_f32, _u32 = np.float32, np.uint32
+_EXPONENT, _MAGNITUDE = _u32(0x7F800000), _u32(0x7FFFFFFF)
+_LEAST_FLOAT16, _LEAST_FLOAT8 = _u32((127 - 14) << 23), _u32((127 - 6) << 23)
+_UP_13, _UP_20 = _u32((13 << 23) | 0x400000), _u32((20 << 23) | 0x400000)
+"""From the bits of 2**e to those of 1.5 * 2**(e + 13): there, float32 is as coarse as float16 is near 2**e."""
+
+
+class FastKernels(Kernels):
+    """Compiled kernels; their bytes are those of the plain ones."""
+
+    def smoothed(self, values: Array, factors: npt.NDArray[np.float64]) -> Floats:
+        """Round, multiply and round in one pass over bfloat16."""
+        if values.dtype == ml_dtypes.bfloat16:
+            result: Floats = self._buffer("widen", values.shape, np.float32)
+            _smooth_bfloat16(_flat(values.view(np.uint16)), _flat(factors), result.reshape(-1))
+        else:
+            result = self.halved(values)
+            _smooth(result.reshape(-1), _flat(factors))
+        return result
+
+    def to_float16_grid(self, values: Floats) -> Floats:
+        """Round in place."""
+        if not values.flags.c_contiguous:
+            return super().to_float16_grid(values)
+        _round_to_float16(values.reshape(-1))
+        return values
+
+    def to_float8(self, values: Floats) -> Array:
+        """Encode without temporaries."""
+        codes = self._buffer("code", values.shape, np.uint8)
+        _encode_float8(_flat(values), codes.reshape(-1))
+        return codes.view(ml_dtypes.float8_e4m3fn)
+
+    def to_int8(self, values: Floats) -> Int8s:
+        """Round and narrow at once."""
+        result: Int8s = self._buffer("int8", values.shape, np.int8)
+        _round_to_int8(_flat(values), result.reshape(-1))
+        return result
+
+    def weight_only(self, values: Array) -> tuple[Int8s, Array]:
+        """Divide, round and clip at once."""
+        wide = self.widen(values)
+        scale = self.largest(values, axis=1) / np.float32(128)
+        result: Int8s = self._buffer("int8", values.shape, np.int8)
+        _round_halves_away(wide, np.where(scale > 0, scale, np.float32(1)), result)
+        return result, scale.astype(values.dtype)
+
+    def interleaved(self, quantized: Int8s) -> Int8s:
+        """Move each byte once."""
+        result: Int8s = self._buffer("interleaved", quantized.shape, np.int8)
+        _interleave(np.ascontiguousarray(quantized).view(np.uint8), result.reshape(-1).view(np.uint16))
+        return result
+
+
+def _flat(values: Array) -> Array:
+    return np.ascontiguousarray(values).reshape(-1)
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    try:
+        compiled: Callable[..., Any] = numba.njit(cache=True)(function)
+    except RuntimeError:  # there is no folder for it
+        compiled = numba.njit(function)
+    return compiled
+
+
+@_compiled
+def _to_float16(value: Any) -> Any:
+    exponent = _u32(_f32(value).view(_u32) & _EXPONENT)
+    exponent = max(_LEAST_FLOAT16, exponent)
+    coarse = _u32(exponent + _UP_13).view(_f32)
+    return (value + coarse) - coarse
+
+
+@_compiled
+def _round_to_float16(values: Floats) -> None:
+    for i in range(values.size):
+        values[i] = _to_float16(values[i])
+
+
+@_compiled
+def _smooth(values: Floats, factors: npt.NDArray[np.float64]) -> None:
+    for i in range(values.size):
+        values[i] = _to_float16(_f32(values[i] * factors[i]))
+
+
+@_compiled
+def _smooth_bfloat16(bits: npt.NDArray[np.uint16], factors: npt.NDArray[np.float64], result: Floats) -> None:
+    for i in range(bits.size):
+        value = _u32(_u32(bits[i]) << _u32(16)).view(_f32)
+        value = np.rint(value * _f32(2.0**24)) * _f32(2.0**-24)
+        result[i] = _to_float16(_f32(value * factors[i]))
+
+
+@_compiled
+def _encode_float8(values: Floats, codes: npt.NDArray[np.uint8]) -> None:
+    for i in range(values.size):
+        bits = _f32(values[i]).view(_u32)
+        magnitude = _u32(bits & _MAGNITUDE).view(_f32)
+        magnitude = min(_f32(FP8_MAX), magnitude)
+        exponent = _u32(_f32(magnitude).view(_u32) & _EXPONENT)
+        exponent = max(_LEAST_FLOAT8, exponent)
+        total = _f32(_u32(exponent + _UP_20).view(_f32) + magnitude).view(_u32)
+        code = _u32(total + (total >> _u32(20)) - _u32(1132)) & _u32(0xFF)
+        codes[i] = np.uint8(code | (bits >> _u32(24)) & _u32(0x80))
+
+
+@_compiled
+def _round_to_int8(values: Floats, result: Int8s) -> None:
+    for i in range(values.size):
+        result[i] = np.int8(np.rint(values[i]))
+
+
+@_compiled
+def _round_halves_away(values: Floats, divisors: Floats, result: Int8s) -> None:
+    for row in range(len(values)):
+        divisor = divisors[row]
+        for column in range(values.shape[1]):
+            ratio = _f32(values[row, column] / divisor)
+            steps = np.int32(_f32(ratio + np.copysign(_f32(0.5), ratio)))
+            result[row, column] = np.int8(max(np.int32(-128), min(np.int32(127), steps)))
+
+
+@_compiled
+def _interleave(rows: npt.NDArray[np.uint8], result: npt.NDArray[np.uint16]) -> None:
+    count, columns = rows.shape
+    target = 0
+    for pair in range(0, count, 2):
+        for tile in range(0, columns, 64):
+            for row in range(pair, pair + 2):
+                for start in range(tile, tile + 64, 16):
+                    for i in range(8):
+                        first, second = np.uint16(rows[row, start + i]), np.uint16(rows[row, start + 8 + i])
+                        result[target + i] = first ^ np.uint16(second << np.uint16(8)) ^ np.uint16(0x8080)
+                    target += 8
