@@ -18,7 +18,7 @@ def products(tmp_path, stage):
     return sorted(path.parent for path in (tmp_path / "home" / stage).glob("[!.]*/trtkit-manifest.json"))
 
 
-def test_ranges_are_recorded_first_and_again_only_when_they_would_differ(stages, contract, tmp_path):
+def test_ranges_are_recorded_first_and_again_only_when_they_would_differ(trtkit, stages, contract, tmp_path):
     path = contract("int8-sq")
     planned = stages("build", path, "--dry-run")[1]
     assert [each[:2] for each in planned] == [
@@ -28,6 +28,8 @@ def test_ranges_are_recorded_first_and_again_only_when_they_would_differ(stages,
     assert code == 0, err
     facts = built[0][2]
     assert (facts["samples_used"], facts["tokens"], facts["resumed_at_layer"]) == (3, 96, 0)
+    (ranges,) = products(tmp_path, "calibrate")
+    assert trtkit("verify", ranges)[0] == 0
     again = stages("build", path, "--dry-run", "--set", "quantization.alpha=0.6")[1]
     assert [each[:2] for each in again][:2] == [("calibrate", "hit"), ("convert", "build")]
     _, out, _ = stages("build", path, "--explain", "--set", "quantization.calibration.samples=2")

@@ -73,10 +73,13 @@ def _of_folder(folder: Path) -> Kind | None:
         return Kind.ENGINE
     if has(rank_file("*")) or ("architecture" in config and "quantization" in config):
         return Kind.CHECKPOINT
-    if "architectures" in config or has("*.safetensors") or has("*.safetensors.index.json"):
+    if "architectures" in config:
         return Kind.HUGGING_FACE
+    # Ranges of a calibration are safetensors too.
     if (folder / MANIFEST).exists():
         return Kind.PRODUCT
+    if has("*.safetensors") or has("*.safetensors.index.json"):
+        return Kind.HUGGING_FACE
     return Kind.GGUF if has("*.gguf") else None
 
 
