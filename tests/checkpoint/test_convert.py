@@ -82,6 +82,44 @@ def test_a_tied_model_with_another_head_is_refused(tiny_llama, plain):
     assert "lm_head.weight differs from model.embed_tokens.weight" in text
 
 
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32])
+def test_values_too_small_for_a_type_are_refused_not_made_zero(tiny_llama, plain, dtype):
+    def edit(tensors):
+        name = "model.layers.1.mlp.up_proj.weight"
+        tensors[name] = (tensors[name].astype("float32") * 1e-9).astype(dtype)
+        tensors["model.norm.weight"][:40] = 0  # is zero to begin with
+
+    folder = tiny_llama(edit=edit, dtype=dtype)
+    text = refusal(folder, plain, dtype="float16")
+    assert "model.layers.1.mlp.up_proj.weight: 100% of its values are too small for float16" in text
+    assert verify(converted(folder, plain).folder) == []
+
+
+@pytest.mark.parametrize(("dtype", "wider"), [("float16", "bfloat16"), ("bfloat16", "float32")])
+def test_values_too_large_for_a_type_name_one_that_holds_them(tiny_llama, plain, dtype, wider):
+    def edit(tensors):
+        tensors["model.norm.weight"][0] = 3.4e38
+
+    assert f"convert to {wider}" in refusal(tiny_llama(edit=edit, dtype=np.float32), plain, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("rename", "message"),
+    [
+        (lambda name: f"module.{name}", "the names of the tensors begin with 'module.'"),
+        (lambda name: name.removeprefix("model."), "the names of the tensors lack 'model.'"),
+    ],
+)
+def test_names_that_all_differ_by_their_start_are_one_problem(tiny_llama, plain, rename, message):
+    def edit(tensors):
+        for name in list(tensors):
+            tensors[rename(name)] = tensors.pop(name)
+
+    text = refusal(tiny_llama(edit=edit), plain)
+    assert message in text
+    assert "is missing" not in text
+
+
 MUTATIONS = {
     "rms_norm_eps": (1e-6, "norm_epsilon"),
     "rope_theta": (5e5, "rotary_base"),

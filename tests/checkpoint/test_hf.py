@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+import numpy as np
 import pytest
 
 from trtkit.checkpoint.hf import HfCheckpoint
@@ -145,6 +146,16 @@ def test_weights_that_are_not_read_are_told(tiny_llama):
     assert (
         f"{SHARD.format(3)}, model-00004-of-00004.safetensors; the model is in model.saf" in warning.message
     )
+
+
+def test_without_a_key_the_type_of_all_tensors_is_the_models(tiny_llama):
+    def edit(tensors):
+        tensors["model.norm.weight"] = tensors["model.norm.weight"].astype(np.float32)
+
+    one = HfCheckpoint.open(tiny_llama(torch_dtype=None, dtype=np.float16))
+    assert (one.config.dtype, one.warnings) == ("float16", ())
+    mixed = HfCheckpoint.open(tiny_llama(name="mixed", torch_dtype=None, dtype=np.float16, edit=edit))
+    assert (mixed.config.dtype, [each.key for each in mixed.warnings]) == ("float32", ["dtype"])
 
 
 def test_config_problems_name_the_file(tiny_llama):

@@ -250,7 +250,11 @@ def test_a_window_that_is_no_number_is_no_advice():
 
 def test_tokens_that_cannot_occur_are_warned_of():
     _, warnings = parse(eos_token_id=999)
-    assert [problem.key for problem in warnings] == ["eos_token_id"]
+    assert [(problem.key, problem.file) for problem in warnings] == [("eos_token_id", "config.json")]
+    _, warnings = parse({"eos_token_id": 999})
+    assert [(problem.key, problem.file) for problem in warnings] == [
+        ("eos_token_id", "generation_config.json")
+    ]
     assert parse(eos_token_id=None)[1][0].key == "eos_token_id"
 
 

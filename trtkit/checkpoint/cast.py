@@ -19,10 +19,15 @@ def cast_chunks(source: TensorInfo, dtype: str) -> Iterator[Array]:
     """Yield a tensor's elements as ``dtype`` in chunks.
 
     Raises:
-        InputError: A value is outside of the range of ``dtype``, or was not finite to begin with.
+        InputError: A value is outside of the range of ``dtype``, or was not finite to begin with; or most values would
+            become zero.
     """
+    vanishing = Vanishing()
     for chunk in source.chunks():
-        yield cast(chunk, dtype, name=source.name, path=source.path)
+        values = cast(chunk, dtype, name=source.name, path=source.path)
+        vanishing.count(chunk, values)
+        yield values
+    vanishing.check(source.name, path=source.path)
 
 
 def cast(values: Array, dtype: str, *, name: str, path: Path) -> Array:
@@ -44,7 +49,43 @@ def cast(values: Array, dtype: str, *, name: str, path: Path) -> Array:
         raise InputError(f"{name} holds NaN or infinity", path=path, hint=hint)
     largest, limit = np.abs(values.astype(np.float64)).max(), float(ml_dtypes.finfo(target).max)
     message = f"{name} holds {largest:g}, and {dtype} ends at {limit:g}"
-    raise InputError(message, path=path, hint="convert to bfloat16, which has float32's range")
+    wider = "float32" if dtype == "bfloat16" else "bfloat16, which has float32's range"
+    raise InputError(message, path=path, hint=f"convert to {wider}")
+
+
+class Vanishing:
+    """Counts the values that a cast makes zero, to refuse it where they are most of a tensor."""
+
+    def __init__(self) -> None:
+        self._kept = self._lost = 0
+
+    def count(self, before: Array, after: Array) -> None:
+        """Count one block; exact where most of it became zero, else as if none had."""
+        if after.dtype != np.float16 or before.dtype == np.float16:
+            return
+        kept = _nonzero(after)
+        self._kept += kept
+        if 2 * kept < after.size:
+            self._lost += _nonzero(before) - kept
+
+    def check(self, name: str, *, path: Path) -> None:
+        """Say what was counted, at the end of a tensor.
+
+        Raises:
+            InputError: Most values are lost.
+        """
+        kept, lost = self._kept, self._lost
+        if lost > kept:
+            message = (
+                f"{name}: {lost / (kept + lost):.0%} of its values are too small for float16, and become zero"
+            )
+            raise InputError(message, path=path, hint="convert to bfloat16, which has float32's range")
+
+
+def _nonzero(values: Array) -> int:
+    """Count by the bits, without the sign: of floating-point types numpy counts more slowly."""
+    width = 8 * values.itemsize
+    return int(np.count_nonzero(values.view(f"u{values.itemsize}") & ((1 << width - 1) - 1)))
 
 
 def is_finite(values: Array) -> bool:

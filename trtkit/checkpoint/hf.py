@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from trtkit.checkpoint.stand_ins import check_links, lfs_size
 from trtkit.checkpoint.storage import find_storage
 from trtkit.checkpoint.storage.storage import PLAIN, Storage
 from trtkit.errors import InputError, Problem, Severity
-from trtkit.plan.hf_config import parse_hf_config
+from trtkit.plan.hf_config import DTYPE_KEYS, DTYPES, parse_hf_config
 
 _CONFIG = "config.json"
 _GENERATION = "generation_config.json"
@@ -62,6 +62,9 @@ class HfCheckpoint:
         )
         storage = find_storage(raw, _quant_config(folder), file=str(folder / _CONFIG))
         tensors = _tensors(folder)
+        if all(raw.get(key) is None for key in DTYPE_KEYS) and (dtype := _common_dtype(tensors.values())):
+            config = replace(config, dtype=dtype)
+            warnings = [each for each in warnings if each.key not in DTYPE_KEYS]
         return cls(folder, config, tensors, (*warnings, *_unread(folder, tensors.values())), storage)
 
     @property
@@ -154,6 +157,12 @@ def _tensors(folder: Path) -> dict[str, TensorInfo]:
         message = f"the weights are pickles ({', '.join(pickles)}), which run code when they are loaded"
         raise InputError(message, path=folder, hint=_SAVE_AS_SAFETENSORS)
     raise InputError(f"there are no weights: neither {_SINGLE} nor {_INDEX}", path=folder)
+
+
+def _common_dtype(tensors: Iterable[TensorInfo]) -> str | None:
+    """Return the data type of all tensors, as transformers does where no key says it; None when they differ."""
+    found = {info.dtype for info in tensors}
+    return found.pop() if len(found) == 1 and found <= DTYPES else None
 
 
 def _unread(folder: Path, tensors: Iterable[TensorInfo]) -> Iterator[Problem]:

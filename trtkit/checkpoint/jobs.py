@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Protocol
 
 from trtkit.catalog.architectures.architecture import TensorRule
@@ -11,7 +13,7 @@ from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
 from trtkit.catalog.schemes import MODEL_DTYPE, LayerPart, Part
 from trtkit.checkpoint.blocks import row_blocks
-from trtkit.checkpoint.cast import cast
+from trtkit.checkpoint.cast import Vanishing, cast
 from trtkit.checkpoint.expected import ExpectedTensor
 from trtkit.checkpoint.layout import Shard, part_shards, shards_of
 from trtkit.checkpoint.mapping import MappedTensor
@@ -113,13 +115,18 @@ class Copy:
         """Cast block by block.
 
         Raises:
-            InputError: A value does not fit the data type, or is not finite.
+            InputError: A value does not fit the data type, or is not finite; or most values would become zero.
         """
         rule, row = self.tensor.target.rule, 0
-        for source, block in row_blocks(self.tensor.plain, rule.arrange, self.config):
-            values = cast(_plus(block, rule), self.target.dtype, name=source.name, path=source.path)
-            yield self.target, row, values
-            row += len(block)
+        blocks = row_blocks(self.tensor.plain, rule.arrange, self.config)
+        for source, of_source in groupby(blocks, key=itemgetter(0)):
+            vanishing = Vanishing()
+            for _, block in of_source:
+                values = cast(_plus(block, rule), self.target.dtype, name=source.name, path=source.path)
+                vanishing.count(block, values)
+                yield self.target, row, values
+                row += len(block)
+            vanishing.check(source.name, path=source.path)
 
 
 def plain_jobs(mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:

@@ -57,7 +57,11 @@ def map_tensors(
         # Neither value of the flag would help: what either one asks for is not worth telling.
         problems = [problem, *(other for other in problems if _in_layer(other.key) not in biases)]
     if problems:
-        raise ContractError(condense(problems, file=file))
+        parts = [part for _, wanted in targets for item in wanted for part in item.parts.values()]
+        lacking = [
+            part.name for part in parts if not part.optional and not any(n in tensors for n in part.names)
+        ]
+        raise ContractError(_renamed(lacking, tensors, file) or condense(problems, file=file))
     return [
         MappedTensor(target, tuple(_stored(item, tensors) for item in wanted)) for target, wanted in targets
     ]
@@ -150,6 +154,25 @@ def _source_problems(
                     else "give the checkpoint it was quantized from"
                 )
                 yield Problem(message, key=info.name, hint=hint)
+
+
+def _renamed(lacking: list[str], tensors: Mapping[str, TensorInfo], file: str) -> list[Problem]:
+    """Return the one problem of names that all begin with too much or too little; none when it is something else."""
+    first = lacking[0] if lacking else ""
+    for name in tensors if first else ():
+        if name.endswith(f".{first}"):
+            extra = name.removesuffix(first)
+            if all(extra + each in tensors for each in lacking):
+                hint = f"save them without {extra!r}: a wrapper around the model put it there"
+                return [
+                    Problem(f"the names of the tensors begin with {extra!r}", key=name, hint=hint, file=file)
+                ]
+        elif first.endswith(f".{name}"):
+            extra = first.removesuffix(name)
+            if all(each.startswith(extra) and each.removeprefix(extra) in tensors for each in lacking):
+                hint = f"save them with {extra!r} before: only a part of the model was saved"
+                return [Problem(f"the names of the tensors lack {extra!r}", key=name, hint=hint, file=file)]
+    return []
 
 
 def _missing_hint(rule: TensorRule, config: ModelConfig) -> str:

@@ -19,12 +19,13 @@ from trtkit.plan.hf_fields import Fields
 from trtkit.plan.hf_rope import ROPE_KEYS, check_rotation, read_rope, read_rotary_pct
 from trtkit.plan.hf_window import WINDOW_KEYS, read_window
 
+_GENERATION = "generation_config.json"
 _TOKEN_KEYS = frozenset({"bos_token_id", "eos_token_id", "pad_token_id"})
-_DTYPE_KEYS = ("dtype", "torch_dtype")
+DTYPE_KEYS = ("dtype", "torch_dtype")
 QUANTIZED_KEYS = frozenset({"compression_config", "quantization", "quantization_config"})
 """Read by whoever opens the weights."""
 _EXACT_GELU = ("gelu", "gelu_python")
-_DTYPES = {"bfloat16", "float16", "float32"}
+DTYPES = {"bfloat16", "float16", "float32"}
 
 
 def parse_hf_config(
@@ -42,6 +43,7 @@ def parse_hf_config(
     if not _errors(fields):
         # Sizes that were reported as wrong would only be reported again.
         _check_geometry(fields, arch, config)
+        _check_tokens(fields, config, generation or {})
     _check_other_keys(fields, arch, config)
     if errors := _errors(fields):
         raise ContractError(errors)
@@ -160,30 +162,45 @@ def _activation(fields: Fields, arch: Architecture, args: tuple[Any, ...]) -> st
 
 
 def _dtype(fields: Fields) -> str:
-    key, value = fields.value(_DTYPE_KEYS, None)
+    key, value = fields.value(DTYPE_KEYS, None)
     if value is None:
-        fields.warn(_DTYPE_KEYS[0], "is absent; float32 is assumed, as transformers does")
+        fields.warn(DTYPE_KEYS[0], "is absent; float32 is assumed, as transformers does")
         return "float32"
     name = str(value).removeprefix("torch.")
-    if name not in _DTYPES:
-        fields.error(key, f"{value!r} is not one of {', '.join(sorted(_DTYPES))}")
+    if name not in DTYPES:
+        fields.error(key, f"{value!r} is not one of {', '.join(sorted(DTYPES))}")
     return name
 
 
 def _token_ids(fields: Fields, name: str, generation: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the ids of one special token; as in transformers, ``generation_config.json`` goes first."""
     key = f"{name}_token_id"
-    first = generation.get(key) is not None
-    value = generation[key] if first else fields.raw.get(key)
+    value = fields.raw.get(key) if generation.get(key) is None else generation[key]
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if any(isinstance(token, bool) or not isinstance(token, int) for token in ids):
-        file = str(PurePath(fields.file).with_name("generation_config.json")) if first else fields.file
-        fields.problems.append(
-            Problem(f"must be a token id or a list of them, is {value!r}", key=key, file=file)
-        )
+        message = f"must be a token id or a list of them, is {value!r}"
+        fields.problems.append(Problem(message, key=key, file=_token_file(fields, key, generation)))
         return ()
     # -1 is how early conversions wrote "none".
     return tuple(dict.fromkeys(token for token in ids if token >= 0))
+
+
+def _token_file(fields: Fields, key: str, generation: Mapping[str, Any]) -> str:
+    named = fields.file if generation.get(key) is None else PurePath(fields.file).with_name(_GENERATION)
+    return str(named)
+
+
+def _check_tokens(fields: Fields, config: ModelConfig, generation: Mapping[str, Any]) -> None:
+    for key, ids in (
+        ("bos_token_id", (config.bos_token_id,)),
+        ("eos_token_id", config.eos_token_ids),
+        ("pad_token_id", (config.pad_token_id,)),
+    ):
+        for token in ids:
+            if token is not None and token >= config.vocab_size:
+                message = f"{token} is outside the vocabulary of {config.vocab_size}"
+                file = _token_file(fields, key, generation)
+                fields.problems.append(Problem(message, key=key, file=file, severity=Severity.WARNING))
 
 
 def _check_geometry(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
@@ -203,21 +220,13 @@ def _check_geometry(fields: Fields, arch: Architecture, config: ModelConfig) -> 
             f"{config.num_heads} query heads cannot share {config.num_kv_heads} KV heads evenly",
         )
     check_rotation(fields, arch, config)
-    for key, ids in (
-        ("bos", (config.bos_token_id,)),
-        ("eos", config.eos_token_ids),
-        ("pad", (config.pad_token_id,)),
-    ):
-        for token in ids:
-            if token is not None and token >= config.vocab_size:
-                fields.warn(f"{key}_token_id", f"{token} is outside the vocabulary of {config.vocab_size}")
 
 
 def _check_other_keys(fields: Fields, arch: Architecture, config: ModelConfig) -> None:
     """Compare every remaining key with what is known: neutral, ignorable, or neither."""
     spellings = (*arch.keys.values(), *(spec.keys for spec in arch.numerics.values()))
     read = {key for keys in spellings for key in keys}
-    read |= ROPE_KEYS | _TOKEN_KEYS | WINDOW_KEYS | QUANTIZED_KEYS | set(_DTYPE_KEYS)
+    read |= ROPE_KEYS | _TOKEN_KEYS | WINDOW_KEYS | QUANTIZED_KEYS | set(DTYPE_KEYS)
     sound = not _errors(fields)
     for key, value in fields.raw.items():
         if value is None or key in read or key in arch.ignorable:
