@@ -73,13 +73,14 @@ def _of_folder(folder: Path) -> Kind | None:
         return Kind.ENGINE
     if has(rank_file("*")) or ("architecture" in config and "quantization" in config):
         return Kind.CHECKPOINT
-    if "architectures" in config:
-        return Kind.HUGGING_FACE
     # Ranges of a calibration are safetensors too.
-    if (folder / MANIFEST).exists():
-        return Kind.PRODUCT
-    if has("*.safetensors") or has("*.safetensors.index.json"):
+    is_product = (folder / MANIFEST).exists()
+    if "architectures" in config or (
+        not is_product and (has("*.safetensors") or has("*.safetensors.index.json"))
+    ):
         return Kind.HUGGING_FACE
+    if is_product:
+        return Kind.PRODUCT
     return Kind.GGUF if has("*.gguf") else None
 
 
