@@ -46,9 +46,8 @@ def find_storage(config: Mapping[str, Any], quant_config: Mapping[str, Any] | No
     if beside and not blocks:
         name, block = next(iter(beside.items()))
         message = f"says that the model is quantized by {block['quant_method']}, and config.json does not"
-        hint = (
-            "put its content into config.json as quantization_config, or remove it if the weights are plain"
-        )
+        hint = f"put it into config.json as quantization_config, with quant_method {block['quant_method']!r}"
+        hint += "; or remove it if the weights are plain"
         raise ContractError([Problem(message, key=name, hint=hint, file=file)])
     found = {key: _read(key, block, file) for key, block in (blocks | beside).items()}
     first, *others = found or [""]
