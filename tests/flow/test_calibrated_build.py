@@ -86,6 +86,14 @@ def test_one_calibration_serves_the_whole_chain_and_a_chain_without_end_publishe
     assert not (tmp_path / "home" / "repo").exists()
 
 
+@pytest.mark.parametrize("policy", ["off", "redo"])
+def test_formats_share_it_without_the_store_too(stages, contract, policy):
+    path = contract("int8-sq", fallback=["fp8", "none"], gate={"max_kl": 1e-5})
+    code, built, err = stages("build", path, "--cache", policy)
+    assert code == 0, err
+    assert [each[1] for each in built if each[0] == "calibrate"] == [False, True]
+
+
 def test_who_only_plans_plans_for_the_format_that_was_built(trtkit, stages, contract, tmp_path):
     path = contract("int8-sq", fallback=["fp8", "none"], gate={"max_kl": 1e-5})
     repo = ("repo", path, "-o", tmp_path / "repo")

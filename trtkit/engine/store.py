@@ -85,6 +85,8 @@ class Store:
         self.set_aside: list[Problem] = []
         """Damaged products that were found in the way, and where they are now."""
         self._holds = Holds()
+        self._made: set[Path] = set()
+        """Products of this very build, which use each other whatever the policy."""
         is_off = self.policy is CachePolicy.OFF
         self._base = self.root / UNCACHED / f"build-{secrets.token_hex(8)}" if is_off else self.root
 
@@ -127,7 +129,9 @@ class Store:
                 needs no writing.
         """
         started_s = time.monotonic()
-        manifest = self._held(stage) if self.policy in {CachePolicy.ON, CachePolicy.READONLY} else None
+        uses = self.policy in {CachePolicy.ON, CachePolicy.READONLY}
+        uses = uses or self.path(stage.name, stage.key) in self._made
+        manifest = self._held(stage) if uses else None
         hit = manifest is not None
         if manifest is None:
             self._prepare(stage)
@@ -215,6 +219,7 @@ class Store:
             manifest.write(staging)
         if not self._holds.hold(path):
             raise EnvironmentLacks("was removed as soon as it was made", path=path, hint="run it again")
+        self._made.add(path)
         return manifest
 
     def _set_aside(self, stage: Stage, path: Path) -> None:
