@@ -16,6 +16,7 @@ _TRT = "transformer.layers.{layer}."
 _LOCAL = "rope_parameters.sliding_attention."
 _FLAT = "rope_parameters."
 _GEMMA2_WINDOW = 4096
+_TANH = "gelu_pytorch_tanh"
 
 
 def _centred(rule: TensorRule) -> TensorRule:
@@ -25,9 +26,10 @@ def _centred(rule: TensorRule) -> TensorRule:
 
 
 def _gelu(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Name the activation once: every Gemma was trained with the tanh form, whatever "gelu" early files say."""
-    keys = [key for key in ("hidden_act", "hidden_activation") if raw.get(key) == "gelu"]
-    return {**raw, **dict.fromkeys(keys, "gelu_pytorch_tanh")}
+    """Drop the "gelu" of early files where they name the tanh form, which every Gemma was trained with, beside it."""
+    names = ("hidden_act", "hidden_activation")
+    gelus = [key for key in names if raw.get(key) == "gelu"]
+    return {key: raw[key] for key in raw if key not in gelus or not any(raw.get(n) == _TANH for n in names)}
 
 
 def _gemma2(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,8 +65,8 @@ GEMMA = dataclasses.replace(
     },
     # Without the key transformers assumes 4 or 16 KV heads here, whatever the number of heads: ask instead.
     defaults={key: value for key, value in LLAMA.defaults.items() if key != "num_kv_heads"}
-    | {"head_size": 256, "hidden_act": "gelu_pytorch_tanh", "tie_word_embeddings": True},
-    activations={"gelu_pytorch_tanh": "gelu_pytorch_tanh"},
+    | {"head_size": 256, "hidden_act": _TANH, "tie_word_embeddings": True},
+    activations={_TANH: _TANH, "gelu": _TANH},
     neutral=NEUTRAL | {"bias": (False,), "mlp_bias": (False,), "use_sliding_window": (True,)},
     ignorable=(IGNORABLE | {"cache_implementation"}) - {"use_sliding_window"},
     adapt=_gelu,
