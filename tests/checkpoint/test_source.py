@@ -55,6 +55,11 @@ def test_a_folder_is_relative_to_the_contract(tiny_llama, tmp_path):
     assert resolve(str(folder), Path("/"), tmp_path / "store", silent) == folder
 
 
+def test_no_name_is_not_the_current_folder(tiny_llama, tmp_path):
+    with pytest.raises(InputError, match="has no name"):
+        resolve("", tiny_llama(), tmp_path / "store", silent)
+
+
 def test_a_gguf_file_is_converted_once(write_gguf, tmp_path):
     path = write_gguf()
     steps: list[str] = []

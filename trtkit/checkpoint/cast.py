@@ -13,6 +13,8 @@ from trtkit.errors import InputError
 
 _INFINITY = {"bfloat16": 0x7F80, "float16": 0x7C00, "float32": 0x7F800000}
 """Bits of positive infinity: NaN and infinity are at least this, whatever their sign bit."""
+_STEP = 31
+"""Of so many values one is looked at first: counting all of them would double the time of a cast."""
 
 
 def cast_chunks(source: TensorInfo, dtype: str) -> Iterator[Array]:
@@ -60,12 +62,13 @@ class Vanishing:
         self._kept = self._lost = 0
 
     def count(self, before: Array, after: Array) -> None:
-        """Count one block; exact where most of it became zero, else as if none had."""
+        """Count one block; exactly where most of a sample became zero, else as if nothing had."""
         if after.dtype != np.float16 or before.dtype == np.float16:
             return
-        kept = _nonzero(after)
+        sample = after.reshape(-1)[::_STEP]
+        kept = after.size if 2 * _nonzero(sample) >= sample.size else _nonzero(after)
         self._kept += kept
-        if 2 * kept < after.size:
+        if kept < after.size:
             self._lost += _nonzero(before) - kept
 
     def check(self, name: str, *, path: Path) -> None:

