@@ -3,12 +3,13 @@
 #   make test    lint, types and all tests, with a real Triton
 # Benchmarks print a table, write JSON and a chart to build/bench/, and fail when a goal is missed:
 #   make bench-convert    conversions against cp; ARGS=--quick for small models
+#   make bench-goodput    promises kept under load on the real stack, with the proxy and without (13 minutes)
 # The catalog's table of step times is made from NVIDIA's aiconfigurator, in an environment of its own (850 MB):
 #   make silicon    about half an hour; prints where the roofline parts from it
 # One test wants NVIDIA's exporter of TensorRT Edge-LLM, which needs an environment of its own (1.8 GB):
 #   make edgellm-env      once; then make test ARGS=tests/edgellm
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types format bench bench-convert bench-decision bench-sim edgellm-env silicon silicon-env clean help
+.PHONY: demo test lint types format bench bench-convert bench-decision bench-goodput bench-sim edgellm-env silicon silicon-env clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -54,6 +55,9 @@ bench-decision: $(VENV)/.dev
 
 bench-sim: $(VENV)/.dev
 	$(BIN)/python tests/bench/bench_sim.py $(ARGS)
+
+bench-goodput: $(VENV)/.dev
+	$(BIN)/python tests/bench/bench_goodput.py $(ARGS)
 
 edgellm-env: $(EDGELLM)/.done
 

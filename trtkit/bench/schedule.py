@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import enum
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+
+class Shape(str, enum.Enum):
+    """How arrivals are spread."""
+
+    POISSON = "poisson"
+    GAMMA = "gamma"
+    STEP = "step"
+    MMPP = "mmpp"
+    REPLAY = "replay"
 
 
 @dataclass(frozen=True)
@@ -15,6 +26,17 @@ class Shot:
     class_name: str
     prompt: str
     max_tokens: int
+    prompt_tokens: int = 0
+    """Length of the prompt, where it is known."""
+    tenant: str = ""
+    whole_answer: bool = False
+    """Ask the model not to stop before ``max_tokens``."""
+    deadline_s: float | None = None
+    """The client's own gRPC deadline, from sending."""
+    cancel_after_tokens: int | None = None
+    """The client leaves after so many tokens; 0 before the first."""
+    read_pause_s: float = 0.0
+    """A slow reader waits so long after each message."""
 
 
 QUESTIONS = (

@@ -11,6 +11,7 @@ try:
 
     import trtkit
     from trtkit.cli import (
+        bench,
         build,
         cache,
         calibrate,
@@ -64,7 +65,7 @@ app = typer.Typer(
 )
 _VERBS = (
     *(plan, calibrate, checkpoint, verify, inspect, gate, build, repo, serve),
-    *(proxy, up, simulate, explain, doctor),
+    *(proxy, up, bench, simulate, explain, doctor),
 )
 for verb in _VERBS:
     verb.register(app)

@@ -1,0 +1,212 @@
+"""The real stack under load, with the proxy and without: tritonserver, the CPU back end, a real model.
+
+Measures the capacity of Triton itself, then sends the same arrivals at multiples of it to the proxy, to Triton, and to
+proxies with one element taken away. Prints a table, writes JSON and reports with plots, and exits 1 when a goal is
+missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from trtkit.bench.experiment import BenchResult, attainments
+from trtkit.bench.filler import Filler
+from trtkit.bench.job import Job, Load, Watcher
+from trtkit.bench.mix import mix_of
+from trtkit.bench.page import page
+from trtkit.bench.sim.study import interval
+from trtkit.contract import load_contract
+from trtkit.engine.store import Store
+from trtkit.flow.build import build
+from trtkit.triton.server import TritonServer
+
+CONTRACT = Path(__file__).with_name("goodput.yaml")
+TRAFFIC = (
+    "interactive=azure2023_code:0.35",
+    "standard=azure2023_conversation:0.5",
+    "batch=mooncake_conversation:0.15",
+)
+SCALE = 0.05
+TENANTS = 3
+RHOS = (0.7, 1.0, 1.5)
+OVERLOAD = RHOS[-1]
+TOP_CLASS = "interactive"
+LEVEL_S = 15.0
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way to serve, with the contract's keys that it changes."""
+
+    name: str
+    overrides: Sequence[str] = ()
+    proxied: bool = True
+    rhos: Sequence[float] = (OVERLOAD,)
+
+
+NO_REFUSAL = [f"classes.{name}.on_infeasible=queue" for name in ("interactive", "standard", "batch")]
+ARMS = (
+    Arm("proxy", rhos=RHOS),
+    Arm("direct Triton", proxied=False, rhos=RHOS),
+    # Every class has one promise, so by deadline is in order of arrival.
+    Arm("arrival order in a class", ["admission.order=deadline"]),
+    Arm("without hold-back", ["admission.holdback=[1.0]"]),
+    Arm("without refusal", NO_REFUSAL),
+)
+
+
+def main() -> int:
+    """Run the bench."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--duration", type=float, default=35.0)
+    parser.add_argument("--level", type=float, default=LEVEL_S)
+    parser.add_argument("--capacity", type=float, help="requests/s; left out, it is measured")
+    parser.add_argument(
+        "--quick", action="store_true", help="only proxy and direct Triton, at the highest load"
+    )
+    parser.add_argument("--out", type=Path, default=Path("build/bench"))
+    options = parser.parse_args()
+    started_s = time.monotonic()
+    built = build(load_contract(CONTRACT, []), Store(), lambda *_: None)
+    options.out.mkdir(parents=True, exist_ok=True)
+    with TritonServer(built.repository, log_file=options.out / "goodput.tritonserver.log") as server:
+        server.wait_ready()
+        results = _run(server.grpc_address, Filler.load(built.source / "tokenizer.json"), options)
+    goals = _goals(results)
+    _write(options, results, goals, time.monotonic() - started_s)
+    _show(results)
+    print(f"\n{(time.monotonic() - started_s) / 60:.1f} minutes, load average now {os.getloadavg()[0]:.1f}")
+    for goal in goals:
+        print(f"{goal['what']}: {goal['figure']}, goal {goal['goal']}{'' if goal['met'] else '   MISSED'}")
+    return 0 if all(goal["met"] for goal in goals) else 1
+
+
+def _run(triton: str, filler: Filler, options: argparse.Namespace) -> dict[str, BenchResult]:
+    contract = load_contract(CONTRACT, []).contract
+    mix = replace(mix_of(contract, TRAFFIC, TENANTS), scale=SCALE)
+    capacity, results = options.capacity, {}
+    watcher = Watcher(
+        on_level=lambda level: _say(f"{level.rate_per_s:.2f}/s with {level.workers} under way"),
+        on_rate=lambda rate_per_s, seed: _say(f"  {rate_per_s:.2f}/s, seed {seed}"),
+    )
+    for arm in ARMS[:2] if options.quick else ARMS:
+        _say(arm.name)
+        rhos = (OVERLOAD,) if options.quick else arm.rhos
+        load = Load(
+            (), rhos, range(options.seeds), options.duration, capacity_per_s=capacity, level_s=options.level
+        )
+        job = Job(contract, mix, filler, load, watcher=watcher)
+        with _front(arm, triton) as address:
+            experiment = asyncio.run(job.run(address, triton))
+        results[arm.name] = result = experiment.result(mix.described())
+        capacity = experiment.capacity.rate_per_s
+        report = options.out / f"goodput-{arm.name.replace(' ', '-')}.html"
+        report.write_text(page(result, experiment.samples, contract.classes), encoding="utf-8")
+    return results
+
+
+@contextlib.contextmanager
+def _front(arm: Arm, triton: str) -> Iterator[str]:
+    """Start a proxy of its own process for an arm; yield where to send."""
+    if not arm.proxied:
+        yield triton
+        return
+    sets = [part for each in arm.overrides for part in ("--set", each)]
+    command = [sys.executable, "-m", "trtkit", "proxy", str(CONTRACT), "--upstream", triton, *sets]
+    command += ["--grpc-port", "0", "--metrics-port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as proxy:
+        try:
+            lines = iter(proxy.stderr.readline, "")
+            yield next(line for line in lines if line.startswith("proxy: ")).split()[2].rstrip(",")
+        finally:
+            proxy.terminate()
+
+
+def _goals(results: dict[str, BenchResult]) -> list[dict]:
+    proxy, direct = _by_rho(results["proxy"]), _by_rho(results["direct Triton"])
+    goodput = {rho: _mean(runs, "goodput_per_s") for rho, runs in proxy.items()}
+    best = max(goodput.values())
+    over = _mean(direct[OVERLOAD], "goodput_per_s")
+    ratio = goodput[OVERLOAD] / over if over else None
+    top = min(attainments(runs)[TOP_CLASS] or 0.0 for runs in proxy.values())
+    wasted = max(_mean(runs, "wasted") for runs in proxy.values())
+    return [
+        _goal(f"{TOP_CLASS} attainment at the worst load", top, 0.98, top >= 0.98),
+        _goal(f"goodput at {OVERLOAD} of the best", goodput[OVERLOAD] / best, 0.9, goodput[OVERLOAD] >= 0.9 * best),
+        _goal(f"goodput at {OVERLOAD}, times direct", ratio, 3, ratio is None or ratio >= 3),
+        _goal("wasted tokens at the worst load", wasted, 0.1, wasted <= 0.1),
+    ]  # fmt: skip
+
+
+def _goal(what: str, figure: float | None, goal: float, met: bool) -> dict:
+    return {"what": what, "figure": None if figure is None else round(figure, 3), "goal": goal, "met": met}
+
+
+def _by_rho(result: BenchResult) -> dict[float, list]:
+    rhos = sorted({round(run.rho, 3) for run in result.runs})
+    return {rho: [run for run in result.runs if round(run.rho, 3) == rho] for rho in rhos}
+
+
+def _mean(runs: Sequence, field: str) -> float:
+    values = [getattr(run.tally, field) or 0.0 for run in runs]
+    return sum(values) / len(values)
+
+
+def _show(results: dict[str, BenchResult]) -> None:
+    capacity = results["proxy"].capacity
+    print(f"\ncapacity {capacity.rate_per_s:.2f} requests/s: {[asdict(level) for level in capacity.levels]}")
+    full = _by_rho(results["proxy"])
+    head = "".join(
+        f"{text:>12}" for text in ("goodput/s", "attainment", "wasted", "inversions", "fairness", "load avg")
+    )
+    print(f"{'':26}{'rho':>5}{head}   by class; goodput against the proxy's, paired, with its 95 % interval")
+    for name, result in results.items():
+        for rho, runs in _by_rho(result).items():
+            figures = [
+                _mean(runs, field)
+                for field in ("goodput_per_s", "attainment", "wasted", "inversions", "fairness")
+            ]
+            shares = attainments(runs)
+            by_class = " ".join(f"{each} {share:.2f}" for each, share in shares.items() if share is not None)
+            loads = sum(run.load_average for run in runs) / len(runs)
+            pairs = [
+                a.tally.goodput_per_s - b.tally.goodput_per_s for a, b in zip(runs, full[rho], strict=True)
+            ]
+            mean, low, high = interval(pairs)
+            text = "".join(f"{value:12.2f}" for value in (*figures, loads))
+            print(f"{name:26}{rho:5.2f}{text}   {by_class}; {mean:+.2f} [{low:+.2f} {high:+.2f}]")
+        for line in result.warnings:
+            print(f"{name}: warning: {line}")
+
+
+def _write(
+    options: argparse.Namespace, results: dict[str, BenchResult], goals: list[dict], took_s: float
+) -> None:
+    document = {
+        "schema": 1,
+        "seeds": options.seeds,
+        "duration_s": options.duration,
+        "took_s": round(took_s),
+        "goals": goals,
+        "arms": {name: asdict(result) for name, result in results.items()},
+    }
+    (options.out / "goodput.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,43 @@
+import numpy as np
+import pytest
+
+from trtkit.bench.arrivals import Arrivals
+from trtkit.bench.schedule import Shape
+from trtkit.bench.sim.trace import TraceRow
+
+
+def times(arrivals, rate=20.0, duration=600.0, seed=1):
+    return arrivals.times(np.random.default_rng(seed), rate, duration)
+
+
+@pytest.mark.parametrize("shape", [Shape.POISSON, Shape.GAMMA, Shape.MMPP])
+def test_the_mean_rate_is_kept_in_order_and_within_time(shape):
+    # Moods of 20 s and 10 s take many of them to average out.
+    found = times(Arrivals(shape, cv=2.0), duration=6000.0)
+    assert len(found) == pytest.approx(20 * 6000, rel=0.1)
+    assert (np.diff(found) >= 0).all()
+    assert 0 <= found[0] <= found[-1] < 6000
+
+
+def test_mmpp_comes_in_two_moods():
+    counts = np.histogram(times(Arrivals(Shape.MMPP), duration=6000.0), bins=1200)[0]
+    poisson = np.histogram(times(Arrivals(), duration=6000.0), bins=1200)[0]
+    assert counts.var() / counts.mean() > 5 * poisson.var() / poisson.mean()
+
+
+def test_a_step_is_as_high_and_as_long_as_said():
+    arrivals = Arrivals(Shape.STEP)
+    found = times(arrivals, duration=300.0)
+    high = ((found >= 100) & (found < 105)).sum()
+    assert high == pytest.approx(20 * 10 * 5, rel=0.15)
+    assert len(found) - high == pytest.approx(20 * 295, rel=0.1)
+    assert arrivals.step_end_s(300.0) == 105
+    assert Arrivals().step_end_s(300.0) is None
+
+
+def test_a_replay_keeps_the_bursts_of_the_trace():
+    trace = [TraceRow(at_s, 10, 5) for at_s in (0.0, 0.0, 0.0, 8.0, 9.0, 10.0, 500.0)]
+    found = times(Arrivals(Shape.REPLAY, trace=trace), rate=2.0, duration=3.0)
+    assert len(found) == 6
+    assert (found == 0).sum() == 3
+    assert found[-1] == pytest.approx(3.0)

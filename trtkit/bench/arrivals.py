@@ -1,0 +1,81 @@
+"""When requests come, as multiples of a mean rate: smooth, bursty, in a step, in two moods, or as recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trtkit.bench.schedule import Shape
+from trtkit.bench.sim.trace import TraceRow
+from trtkit.bench.sim.workload import Draws, gamma_arrivals
+
+CALM, BUSY = 0.4, 2.2
+"""Rates of the two moods: with 20 s and 10 s of each, 0.4 * 20 + 2.2 * 10 = 30 arrivals in 30 s at a mean of 1/s."""
+CALM_S, BUSY_S = 20.0, 10.0
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """A shape and its parameters; those of other shapes are ignored."""
+
+    shape: Shape = Shape.POISSON
+    cv: float = 2.5
+    """Gamma: coefficient of variation of the gaps."""
+    step_factor: float = 10.0
+    step_s: float = 5.0
+    """Step: the rate is so many times as high for so long, after a third of the time."""
+    trace: Sequence[TraceRow] = ()
+
+    def step_end_s(self, duration_s: float) -> float | None:
+        """Return when the step is over, for arrivals that have one."""
+        return duration_s / 3 + self.step_s if self.shape is Shape.STEP else None
+
+    def times(self, draw: Draws, rate_per_s: float, duration_s: float) -> Draws:
+        """Draw arrival times in order; of a trace those of its beginning, at this mean rate."""
+        if self.shape is Shape.STEP:
+            return self._step(draw, rate_per_s, duration_s)
+        if self.shape is Shape.MMPP:
+            return _mmpp(draw, rate_per_s, duration_s)
+        if self.shape is Shape.REPLAY:
+            return _replay(self.trace, rate_per_s, duration_s)
+        cv = self.cv if self.shape is Shape.GAMMA else 1.0
+        return gamma_arrivals(draw, rate_per_s=rate_per_s, cv=cv, duration_s=duration_s)
+
+    def _step(self, draw: Draws, rate_per_s: float, duration_s: float) -> Draws:
+        start_s = duration_s / 3
+        spans = [
+            (start_s, 1.0),
+            (self.step_s, self.step_factor),
+            (max(0.0, duration_s - start_s - self.step_s), 1.0),
+        ]
+        return _spans(draw, rate_per_s, spans)
+
+
+def _mmpp(draw: Draws, rate_per_s: float, duration_s: float) -> Draws:
+    spans, end_s = [], 0.0
+    busy = draw.random() < BUSY_S / (CALM_S + BUSY_S)
+    while end_s < duration_s:
+        length_s = min(draw.exponential(BUSY_S if busy else CALM_S), duration_s - end_s)
+        spans.append((length_s, BUSY if busy else CALM))
+        end_s, busy = end_s + length_s, not busy
+    return _spans(draw, rate_per_s, spans)
+
+
+def _spans(draw: Draws, rate_per_s: float, spans: Sequence[tuple[float, float]]) -> Draws:
+    """Return Poisson arrivals whose rate changes: spans are lengths in seconds and factors."""
+    parts, start_s = [], 0.0
+    for length_s, factor in spans:
+        if length_s > 0:
+            times = gamma_arrivals(draw, rate_per_s=rate_per_s * factor, cv=1.0, duration_s=length_s)
+            parts.append(start_s + times)
+        start_s += length_s
+    return np.concatenate(parts)
+
+
+def _replay(trace: Sequence[TraceRow], rate_per_s: float, duration_s: float) -> Draws:
+    """Stretch the gaps of a trace's first requests: its bursts stay bursts of as many requests."""
+    rows = trace[: max(1, round(rate_per_s * duration_s))]
+    length_s = rows[-1].at_s or 1.0
+    return np.array([row.at_s / length_s * (len(rows) / rate_per_s) for row in rows])

@@ -1,0 +1,136 @@
+"""From tables of lengths to the requests of a run: classes, tenants, prompts, and clients that misbehave."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trtkit.bench.arrivals import Arrivals
+from trtkit.bench.filler import Filler
+from trtkit.bench.schedule import Shot
+from trtkit.bench.sim.engine import Job
+from trtkit.bench.sim.workload import Source, draw_jobs, length_tables
+from trtkit.contract.models import Contract
+from trtkit.errors import InputError
+
+DEFAULT_TABLE = "azure2023_conversation"
+_SLOW_READ_S = 0.25
+_UNLIMITED = 1 << 30
+
+
+@dataclass(frozen=True)
+class Manners:
+    """Shares of requests whose clients do more than wait."""
+
+    cancels: float = 0.0
+    """Leave somewhere in the answer, evenly over its length."""
+    slow_readers: float = 0.0
+    deadlines: bool = False
+    """Clients send their class's deadline as the deadline of the call."""
+
+
+@dataclass(frozen=True)
+class Mix:
+    """What is asked for, at any rate."""
+
+    sources: Sequence[Source]
+    deadlines_s: Sequence[float | None]
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    scale: float = 1.0
+    """Factor on prompts and answers: a small engine gets the shape of a trace, not its size."""
+    longest_prompt: int | None = None
+    longest_sequence: int | None = None
+    manners: Manners = Manners()
+
+    def shots(self, filler: Filler, *, rate_per_s: float, duration_s: float, seed: int) -> list[Shot]:
+        """Draw the requests of one run; those of one seed and rate are always the same, but for their words."""
+        draw = np.random.default_rng(seed)
+        times_s = self.arrivals.times(draw, rate_per_s, duration_s)
+        jobs = draw_jobs(self.sources, times_s, draw)
+        if self.arrivals.trace:
+            jobs = [self._recorded(job, index) for index, job in enumerate(jobs)]
+        manners = random.Random(seed)  # noqa: S311 - a workload, not a secret
+        # Other words each time: an engine that keeps prefixes would answer a repeated run from its cache.
+        words = random.Random()  # noqa: S311
+        return [self._shot(job, filler, manners, words) for job in jobs]
+
+    def described(self) -> dict[str, str]:
+        """Return the table of each class with its share of the requests."""
+        total = sum(source.share for source in self.sources)
+        return {
+            source.class_name: f"{source.lengths} {source.share / total:.0%}"
+            for source in self.sources
+            if source.share
+        }
+
+    def _recorded(self, job: Job, index: int) -> Job:
+        """Give a job of a replay the lengths that were recorded with its time."""
+        row = self.arrivals.trace[index]
+        job.prompt_tokens = row.prompt_tokens
+        job.output_tokens = max(1, min(row.output_tokens, job.max_tokens))
+        return job
+
+    def _shot(self, job: Job, filler: Filler, manners: random.Random, words: random.Random) -> Shot:
+        source = self.sources[job.class_index]
+        longest = min(each for each in (self.longest_prompt, source.longest_prompt, _UNLIMITED) if each)
+        prompt_tokens = max(8, min(round(job.prompt_tokens * self.scale), longest))
+        room = (self.longest_sequence or _UNLIMITED) - prompt_tokens
+        answer = max(1, min(round(job.output_tokens * self.scale), room))
+        # Drawn for every request, so that one share does not change who falls under another.
+        leaves, where, slow = manners.random(), manners.random(), manners.random()
+        return Shot(
+            job.arrival_s,
+            source.class_name,
+            filler.write(prompt_tokens, words),
+            answer,
+            prompt_tokens=prompt_tokens,
+            tenant=job.tenant if source.tenants > 1 else "",
+            whole_answer=True,
+            deadline_s=self.deadlines_s[job.class_index] if self.manners.deadlines else None,
+            cancel_after_tokens=int(where * answer) if leaves < self.manners.cancels else None,
+            read_pause_s=_SLOW_READ_S if slow < self.manners.slow_readers else 0.0,
+        )
+
+
+def mix_of(contract: Contract, traffic: Sequence[str], tenants: int = 1) -> Mix:
+    """Return the mix of a contract's classes; ``traffic`` has ``CLASS=TABLE[:SHARE]``, else chats in equal shares.
+
+    Raises:
+        InputError: A text names no class or table, or its share is no number above 0.
+    """
+    given = dict(_parse(text, contract) for text in traffic)
+    return Mix(
+        [_source(contract, name, given, tenants) for name in contract.classes],
+        [each.deadline_ms and each.deadline_ms / 1000 for each in contract.classes.values()],
+        longest_prompt=contract.engine.limits.max_input_len,
+        longest_sequence=contract.engine.limits.max_seq_len,
+    )
+
+
+def _source(contract: Contract, name: str, given: Mapping[str, tuple[str, float]], tenants: int) -> Source:
+    promise = contract.classes[name]
+    table, share = given.get(name, (DEFAULT_TABLE, 0.0 if given else 1.0))
+    return Source(
+        name,
+        share,
+        table,
+        promise.max_output_tokens or _UNLIMITED,
+        longest_prompt=promise.max_prompt_tokens,
+        tenants=tenants,
+    )
+
+
+def _parse(text: str, contract: Contract) -> tuple[str, tuple[str, float]]:
+    name, _, rest = text.partition("=")
+    table, _, share = rest.partition(":")
+    try:
+        weight = float(share or 1)
+    except ValueError:
+        weight = 0.0
+    if name not in contract.classes or table not in length_tables() or not 0 < weight < 1e9:
+        hint = f"classes: {', '.join(contract.classes)}; tables: {', '.join(length_tables())}; shares above 0"
+        raise InputError(f"--traffic {text!r} is not CLASS=TABLE[:SHARE]", hint=hint)
+    return name, (table, weight)
