@@ -1,0 +1,195 @@
+"""The whole command against a Triton of the test's, and what its runs say together."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import TypeAdapter
+
+from tests.load.test_tally import measured
+from tests.proxy.fake_triton import final_chunk, text_chunk
+from trtkit.bench.experiment import BenchResult, Experiment, Run
+from trtkit.bench.load import Target
+from trtkit.bench.mix import mix_of
+from trtkit.bench.probe import probe_engine
+from trtkit.bench.sim.calibrate import read_engine
+from trtkit.bench.tally import Tallier
+from trtkit.contract import Contract
+from trtkit.errors import StageError
+from trtkit.proxy.admission import Outcome
+
+SCHEMA = Path(__file__).parents[2] / "trtkit" / "bench" / "result.schema.json"
+TEXT = """
+name: x
+model: {source: nowhere}
+engine: {backend: cpu, limits: {max_input_len: 64, max_seq_len: 96}}
+classes:
+  a: {priority: 1, ttft_ms: 1000}
+  b: {priority: 2, ttft_ms: 2000, sheddable: true}
+objective: {attainment: 0.9}
+"""
+
+
+@pytest.fixture
+def contract(tmp_path):
+    path = tmp_path / "contract.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+@pytest.fixture
+def bench(contract, fake, words_file):
+    """Run `trtkit bench`; return its exit code, document and stderr."""
+
+    async def run(*arguments):
+        command = [
+            "bench",
+            fake.address,
+            "--contract",
+            contract,
+            "--tokenizer",
+            words_file,
+            "--output",
+            "json",
+        ]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "trtkit", *map(str, (*command, *arguments))),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, told = await process.communicate()
+        return process.returncode, json.loads(out), told.decode()
+
+    return run
+
+
+async def test_the_command_writes_a_document_a_page_and_the_requests(bench, tmp_path):
+    page, requests = tmp_path / "page.html", tmp_path / "requests.jsonl"
+    files = ("--html", page, "--requests", requests)
+    code, document, told = await bench(
+        "--rate", "20,40", "--duration", 1, "--seeds", 2, "--slo-check", *files
+    )
+    assert code == 0, told
+    TypeAdapter(BenchResult).validate_python(document)
+    assert [(run["rate_per_s"], run["seed"]) for run in document["runs"]] == [
+        (20, 0),
+        (20, 1),
+        (40, 0),
+        (40, 1),
+    ]
+    assert all(run["tally"]["attainment"] == 1 for run in document["runs"])
+    assert document["goodput_capacity_per_s"] == 40
+    html = page.read_text()
+    assert html.count("<svg") == 6
+    assert "http" not in html.replace("http-equiv", "")
+    rows = [json.loads(line) for line in requests.read_text().splitlines()]
+    assert len(rows) == sum(run["tally"]["requests"] for run in document["runs"])
+
+
+async def test_a_missed_objective_exits_6_with_the_document(bench, fake):
+    async def script(request, context):
+        reply = final_chunk(request)
+        reply.error_message = "[RESOURCE_EXHAUSTED] queue_full: the queue is full"
+        yield reply
+
+    fake.script = script
+    code, document, told = await bench("--rate", 20, "--duration", 1, "--slo-check")
+    assert code == 6
+    assert document["missed"] == ["a at 20/s: 0.0% kept, 90.0% promised"]
+    assert document["error"]["exit_code"] == 6
+    assert "a at 20/s" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "how much is to be sent"),
+        (("--rate", "1", "--rho", "1"), "how much is to be sent"),
+        (("--rate", "1,x"), "no list of numbers"),
+        (("--rate", "1", "--arrivals", "replay"), "need each other"),
+        (("--rate", "1", "--traffic", "c=azure2023_code"), "is not CLASS=TABLE"),
+    ],
+)
+async def test_what_cannot_be_asked_is_named(bench, arguments, message):
+    code, document, _ = await bench(*arguments)
+    assert (code, message in document["error"]["message"]) == (2, True)
+
+
+async def test_the_simulator_can_be_fitted_to_a_probe(fake, filler, tmp_path):
+    """An engine that takes 1 ms a prompt token, and 5 ms a step plus 2 ms a running request."""
+    running = 0
+
+    async def script(request, context):
+        nonlocal running
+        prompt = len(request.raw_input_contents[0].split())
+        tokens = int.from_bytes(request.raw_input_contents[1], "little")
+        running += 1
+        try:
+            await asyncio.sleep(0.001 * prompt)
+            for _ in range(tokens):
+                yield text_chunk(request)
+                await asyncio.sleep(0.005 + 0.002 * running)
+            yield final_chunk(request)
+        finally:
+            running -= 1
+
+    fake.script = script
+    async with Target(fake.address) as target:
+        rows = await probe_engine(target, filler, "a", longest_prompt=300, longest_answer=1000)
+    path = tmp_path / "engine.jsonl"
+    path.write_text("".join(json.dumps(vars(row)) + "\n" for row in rows))
+    model = read_engine(path)
+    assert model.prefill_tokens_per_s == pytest.approx(1000, rel=0.4)
+    assert model.sequence_s == pytest.approx(0.002, rel=0.5)
+
+
+@pytest.fixture
+def experiment(filler):
+    contract = Contract.model_validate(yaml.safe_load(TEXT))
+    return Experiment(Target("nowhere:1"), contract, mix_of(contract, ()), filler, 10.0)
+
+
+def add(experiment, rate_per_s, kept, of=10, name="a", **rest):
+    samples = [measured(name, ttft_s=0.1 if n < kept else 1.5) for n in range(of)]
+    tally = Tallier(experiment.contract.classes, (64,), 0.9).tally(samples, 10.0)
+    experiment.runs.append(Run(rate_per_s, 0, 10.0, tally, **rest))
+    experiment.samples[rate_per_s, 0] = samples
+
+
+def test_goodput_capacity_is_the_last_rate_before_the_first_miss(experiment):
+    for rate, kept in ((1.0, 10), (2.0, 9), (4.0, 8), (8.0, 10)):
+        add(experiment, rate, kept)
+    assert experiment.goodput_capacity() == 2.0
+
+
+def test_a_class_of_which_nothing_was_measured_keeps_nothing(experiment):
+    add(experiment, 1.0, 10, name="b")
+    assert experiment.goodput_capacity() is None
+    assert experiment.result({}).missed == ("a at 1/s: nothing was measured",)
+
+
+def test_an_overload_without_a_queue_was_none(experiment):
+    add(experiment, 4.0, 10, rho=1.5)
+    assert "measured too low" in experiment.result({}).warnings[0]
+
+
+def test_what_could_never_be_served_is_said(experiment):
+    add(experiment, 4.0, 10)
+    experiment.samples[4.0, 0].append(measured(kind=Outcome.INVALID))
+    assert "could never be served" in experiment.result({}).warnings[0]
+
+
+def test_a_client_that_is_late_measures_itself(experiment):
+    tallier = Tallier(experiment.contract.classes, (64,), 0.9)
+    experiment._check_lag(tallier.tally([measured("a", lag_s=0.049)], 1.0))
+    with pytest.raises(StageError, match="the client itself was late"):
+        experiment._check_lag(tallier.tally([measured("a", lag_s=0.051)], 1.0))
+
+
+def test_the_schema_is_that_of_the_result():
+    written = json.loads(SCHEMA.read_text())
+    assert written.pop("$schema")
+    assert written == TypeAdapter(BenchResult).json_schema(mode="serialization")
