@@ -169,20 +169,25 @@ async def test_after_any_mix_of_ends_outcomes_sum_to_arrivals_and_nothing_is_lef
     await ask(front.address)
     tasks_before = len(asyncio.all_tasks())
     kinds = ["ok", "stall", "reset", "cut", "x" * 300]
+    given_up = []
 
     async def one(n):
         try:
             timeout_us = 200_000 if n % 5 == 1 and n % 2 else None
             call = ask(front.address, kinds[n % 5], timeout=timeout_us)
             await asyncio.wait_for(call, 0.4 if n % 5 == 1 and not n % 2 else 20)
-        except (grpc.aio.AioRpcError, InferenceServerException, asyncio.TimeoutError):
+        except asyncio.TimeoutError:
+            given_up.append(n)
+        except (grpc.aio.AioRpcError, InferenceServerException):
             pass
 
     for wave in range(6):
         await asyncio.gather(*(one(n) for n in range(wave, wave + 50)))
     for gauge in ("inflight_requests", "queue_depth", "cancelling_requests", "zone_used"):
         await front.until(0, gauge)
-    assert await front.metric("requests_total") == 301
+    arrived = await front.metric("requests_total")
+    # On a busy machine a client may give up before its request has left.
+    assert 301 - len(given_up) <= arrived <= 301
     reasons = {}
     for reason in Reason:
         if count := await front.metric("requests_total", reason=reason.value):
@@ -194,6 +199,6 @@ async def test_after_any_mix_of_ends_outcomes_sum_to_arrivals_and_nothing_is_lef
         Reason.TRUNCATED_STREAM,
         Reason.TOO_LONG,
     } <= set(reasons)
-    assert math.isclose(sum(reasons.values()), 301)
+    assert math.isclose(sum(reasons.values()), arrived)
     await asyncio.sleep(0.05)
     assert len(asyncio.all_tasks()) <= tasks_before + 2
