@@ -165,6 +165,21 @@ def test_goodput_capacity_is_the_last_rate_before_the_first_miss(experiment):
     assert experiment.goodput_capacity() == 2.0
 
 
+async def test_refining_halves_the_gap_between_kept_and_missed(filler):
+    class Steps(Experiment):
+        async def run(self, rate_per_s, seed):
+            add(self, rate_per_s, 10 if rate_per_s <= 2.6 else 5)
+
+    contract = Contract.model_validate(yaml.safe_load(TEXT))
+    steps = Steps(Target("nowhere:1"), contract, mix_of(contract, ()), filler, 10.0)
+    for rate in (1.0, 2.0, 4.0):
+        await steps.run(rate, 0)
+    tried = []
+    await steps.refine([0], 2, lambda rate, seed: tried.append(rate))
+    assert tried == [3.0, 2.5]
+    assert steps.goodput_capacity() == 2.5
+
+
 def test_a_class_of_which_nothing_was_measured_keeps_nothing(experiment):
     add(experiment, 1.0, 10, name="b")
     assert experiment.goodput_capacity() is None

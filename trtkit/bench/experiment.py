@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from trtkit.bench.capacity import Capacity
 from trtkit.bench.filler import Filler
-from trtkit.bench.load import OnDone, Target, fire_at
+from trtkit.bench.load import Target, fire_at
 from trtkit.bench.measured import Measured
 from trtkit.bench.mix import Mix
 from trtkit.bench.tally import Tallier, Tally
@@ -72,7 +72,7 @@ class Experiment:
     samples: dict[tuple[float, int], list[Measured]] = field(default_factory=dict)
     """By rate and seed."""
 
-    async def run(self, rate_per_s: float, seed: int, on_done: OnDone = lambda _: None) -> Run:
+    async def run(self, rate_per_s: float, seed: int) -> Run:
         """Send one run's requests and count them.
 
         Raises:
@@ -82,7 +82,7 @@ class Experiment:
         if not shots:
             hint = "raise --rate, --rho or --duration"
             raise StageError(f"no request arrives in {self.duration_s:g} s at {rate_per_s:g}/s", hint=hint)
-        samples = await fire_at(self.target, shots, on_done)
+        samples = await fire_at(self.target, shots)
         buckets = self.buckets or self.contract.admission.length_buckets
         tallier = Tallier(self.contract.classes, buckets, self.contract.objective.attainment)
         arrivals = self.mix.arrivals

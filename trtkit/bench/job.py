@@ -10,7 +10,6 @@ from trtkit.bench.capacity import Capacity, Level, measure_capacity
 from trtkit.bench.experiment import Experiment
 from trtkit.bench.filler import Filler
 from trtkit.bench.load import Target
-from trtkit.bench.measured import Measured
 from trtkit.bench.mix import Mix
 from trtkit.bench.probe import Row, probe_engine
 from trtkit.bench.schedule import Shot
@@ -39,7 +38,6 @@ class Watcher:
 
     on_level: Callable[[Level], None] = lambda _: None
     on_rate: Callable[[float, int], None] = lambda *_: None
-    on_done: Callable[[Measured], None] = lambda _: None
     on_row: Callable[[Row], None] = lambda _: None
 
 
@@ -72,7 +70,7 @@ class Job:
             for rate_per_s in rates:
                 for seed in load.seeds:
                     self.watcher.on_rate(rate_per_s, seed)
-                    await experiment.run(rate_per_s, seed, self.watcher.on_done)
+                    await experiment.run(rate_per_s, seed)
             await experiment.refine(load.seeds, load.refine, self.watcher.on_rate)
         return experiment
 

@@ -31,8 +31,6 @@ _CONNECT_S = 5.0
 _LEAVE_AT_ONCE_S = 0.05
 _LENGTH = struct.Struct("<I")
 
-OnDone = Callable[[Measured], None]
-
 
 class Target:
     """A Triton, or a proxy in front of one."""
@@ -195,16 +193,14 @@ class _Watch:
         )
 
 
-async def fire_at(target: Target, shots: Sequence[Shot], on_done: OnDone = lambda _: None) -> list[Measured]:
+async def fire_at(target: Target, shots: Sequence[Shot]) -> list[Measured]:
     """Send every shot at its time, and await them all."""
     start_s = time.monotonic()
 
     async def one(shot: Shot) -> Measured:
         await asyncio.sleep(max(0.0, start_s + shot.at_s - time.monotonic()))
         at_s = time.monotonic() - start_s
-        sample = await target.ask(shot, at_s, at_s - shot.at_s)
-        on_done(sample)
-        return sample
+        return await target.ask(shot, at_s, at_s - shot.at_s)
 
     return list(await asyncio.gather(*(one(shot) for shot in shots)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
@@ -86,20 +87,26 @@ def _at_rate(runs: Sequence[Run], samples: Samples, classes: Mapping[str, Servic
         for name, each in classes.items()
         if each.ttft_ms is not None
     ]
+    # A class without a promise may wait for minutes, and is not what the plot is about.
+    end_s = 3 * max((at_s for at_s, _ in marks), default=math.inf)
     return [
         f"<h2>Time to first token at {load}</h2>",
         '<p class="quiet">Share of all requests of the class; what never got a token keeps its curve below 1.</p>',
-        plot(list(_first_tokens(pooled, classes)), "seconds", top=1.0, marks=marks),
+        plot(list(_first_tokens(pooled, classes, end_s)), "seconds", top=1.0, marks=marks),
         f"<h2>Requests per second by time of sending, seed {run.seed}</h2>",
         plot(list(_timeline(first, classes, run.duration_s)), "seconds"),
     ]
 
 
-def _first_tokens(samples: Sequence[Measured], classes: Mapping[str, ServiceClass]) -> Iterator[Line]:
+def _first_tokens(
+    samples: Sequence[Measured], classes: Mapping[str, ServiceClass], end_s: float
+) -> Iterator[Line]:
     for index, name in enumerate(classes):
         mine = [each for each in samples if each.class_name == name]
         times_s = sorted(each.ttft_s for each in mine if each.ttft_s is not None)
-        points = [(time_s, (number + 1) / len(mine)) for number, time_s in enumerate(times_s)]
+        points = [
+            (time_s, (number + 1) / len(mine)) for number, time_s in enumerate(times_s) if time_s <= end_s
+        ]
         yield Line(name, [(0.0, 0.0), *points] if points else [], COLORS[index % len(COLORS)])
 
 
@@ -108,7 +115,7 @@ def _timeline(
 ) -> Iterator[Line]:
     """Yield stacked areas, the tallest first, so that the lower ones are drawn over it."""
     width_s = max(1.0, duration_s / 60)
-    slots = int(duration_s / width_s) + 1
+    slots = max(1, math.ceil(duration_s / width_s))
     counts = {fate: [0] * slots for fate in _FATE_COLORS}
     for each in samples:
         counts[_fate(each, classes[each.class_name])][min(slots - 1, int(each.at_s / width_s))] += 1

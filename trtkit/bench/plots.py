@@ -36,7 +36,7 @@ def plot(
         top or _nice(max(y for line in drawn for _, y in line.points)),
     )
     shapes = [*frame.axes(x_name), *(shape for line in drawn for shape in frame.curve(line))]
-    shapes += [shape for x, name in marks for shape in frame.mark(x, name)]
+    shapes += [shape for row, (x, name) in enumerate(marks) for shape in frame.mark(x, name, row)]
     legend = (f'<span style="color:{line.color}">●</span> {escape(line.name)}&emsp;' for line in drawn)
     svg = f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" role="img">{"".join(shapes)}</svg>'
     return f'{svg}<p class="quiet">{"".join(legend)}</p>'
@@ -73,12 +73,12 @@ class _Frame:
             title = f"<title>{escape(line.name)}: {y:.3g} at {x:.3g}</title>"
             yield f'<circle cx="{self.x(x):.1f}" cy="{self.y(y):.1f}" r="4" fill="{line.color}">{title}</circle>'
 
-    def mark(self, value: float, name: str) -> Iterator[str]:
+    def mark(self, value: float, name: str, row: int) -> Iterator[str]:
         if self.left <= value <= self.right:
             x = self.x(value)
             yield f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP}" y2="{_HEIGHT - _BOTTOM}" stroke="#1f2933" '
             yield f'stroke-dasharray="4 3"><title>{escape(name)}</title></line>'
-            yield f'<text x="{x + 4:.1f}" y="{_TOP + 10}">{escape(name)}</text>'
+            yield f'<text x="{x + 4:.1f}" y="{_TOP + 10 + 14 * row}">{escape(name)}</text>'
 
     def axes(self, x_name: str) -> Iterator[str]:
         for step in range(5):
@@ -86,7 +86,8 @@ class _Frame:
             y = self.y(value)
             yield f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e4e7eb"/>'
             yield f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
-        for step in range(9):
-            value = self.left + (self.right - self.left) * step / 8
-            yield f'<text x="{self.x(value):.1f}" y="{_HEIGHT - 20}" text-anchor="middle">{value:.3g}</text>'
+        tick = _nice((self.right - self.left) / 10)
+        for step in range(math.ceil(self.left / tick), math.floor(self.right / tick + 1e-9) + 1):
+            x = self.x(step * tick)
+            yield f'<text x="{x:.1f}" y="{_HEIGHT - 20}" text-anchor="middle">{step * tick:.4g}</text>'
         yield f'<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 3}" text-anchor="end">{escape(x_name)}</text>'

@@ -18,7 +18,7 @@ from trtkit.errors import InputError, VerificationError
 
 if TYPE_CHECKING:
     from trtkit.bench.experiment import BenchResult, Experiment
-    from trtkit.bench.job import Watcher
+    from trtkit.bench.job import Job, Watcher
     from trtkit.bench.mix import Mix
     from trtkit.contract import ContractFile
 
@@ -186,13 +186,17 @@ def bench(
         [int(each) for each in _numbers("--buckets", buckets)],
         _watcher(),
     )
-    if engine is not None:
-        rows = asyncio.run(job.probe(capacity_target or target))
-        engine.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
-    experiment = asyncio.run(job.run(target, capacity_target or target))
+    experiment = _perform(job, target, capacity_target or target, engine)
     result = experiment.result(mix.described())
     _write(experiment, result, html, requests)
     _tell(result, output, slo_check=slo_check)
+
+
+def _perform(job: Job, target: str, behind: str, engine: Path | None) -> Experiment:
+    if engine is not None:
+        rows = asyncio.run(job.probe(behind))
+        engine.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
+    return asyncio.run(job.run(target, behind))
 
 
 def _check(arrivals: Shape, trace: Path | None, rate: str | None, rho: str | None) -> None:
