@@ -77,7 +77,7 @@ class Kernels:
         return wide
 
     def smoothed(self, values: Array, factors: npt.NDArray[np.float64]) -> Floats:
-        """Return values times factors, before and after in what float16 can hold."""
+        """Return values times factors, of which all rows are alike, before and after in what float16 can hold."""
         return self.to_float16_grid(self.product(self.halved(values), factors))
 
     def product(self, values: Floats, factors: npt.NDArray[np.float64]) -> Floats:

@@ -32,11 +32,21 @@ class FastKernels(Kernels):
         """Round, multiply and round in one pass over bfloat16."""
         if values.dtype == ml_dtypes.bfloat16:
             result: Floats = self._buffer("widen", values.shape, np.float32)
-            _smooth_bfloat16(_flat(values.view(np.uint16)), _flat(factors), result.reshape(-1))
+            _smooth_bfloat16(np.ascontiguousarray(values).view(np.uint16), factors[0], result)
         else:
             result = self.halved(values)
-            _smooth(result.reshape(-1), _flat(factors))
+            _smooth(result, factors[0])
         return result
+
+    def largest(self, values: Array, axis: int) -> Floats:
+        """Compare bits without writing them down."""
+        if values.ndim != 2:
+            return super().largest(values, axis)
+        bits = np.ascontiguousarray(values).view(f"u{values.itemsize}")
+        result = np.zeros(bits.shape[1 - axis], bits.dtype)
+        find = _largest_of_rows if axis else _largest_of_columns
+        find(bits, bits.dtype.type((1 << (8 * values.itemsize - 1)) - 1), result)
+        return result.view(values.dtype).astype(np.float32)
 
     def to_float16_grid(self, values: Floats) -> Floats:
         """Round in place."""
@@ -100,16 +110,34 @@ def _round_to_float16(values: Floats) -> None:
 
 @_compiled
 def _smooth(values: Floats, factors: npt.NDArray[np.float64]) -> None:
-    for i in range(values.size):
-        values[i] = _to_float16(_f32(values[i] * factors[i]))
+    for row in range(len(values)):
+        for i in range(values.shape[1]):
+            values[row, i] = _to_float16(_f32(values[row, i] * factors[i]))
 
 
 @_compiled
 def _smooth_bfloat16(bits: npt.NDArray[np.uint16], factors: npt.NDArray[np.float64], result: Floats) -> None:
-    for i in range(bits.size):
-        value = _u32(_u32(bits[i]) << _u32(16)).view(_f32)
-        value = np.rint(value * _f32(2.0**24)) * _f32(2.0**-24)
-        result[i] = _to_float16(_f32(value * factors[i]))
+    for row in range(len(bits)):
+        for i in range(bits.shape[1]):
+            value = _u32(_u32(bits[row, i]) << _u32(16)).view(_f32)
+            value = np.rint(value * _f32(2.0**24)) * _f32(2.0**-24)
+            result[row, i] = _to_float16(_f32(value * factors[i]))
+
+
+@_compiled
+def _largest_of_rows(bits: Array, magnitude: Any, result: Array) -> None:
+    for row in range(len(bits)):
+        largest = bits.dtype.type(0)
+        for i in range(bits.shape[1]):
+            largest = max(largest, bits.dtype.type(bits[row, i] & magnitude))
+        result[row] = largest
+
+
+@_compiled
+def _largest_of_columns(bits: Array, magnitude: Any, result: Array) -> None:
+    for row in range(len(bits)):
+        for i in range(bits.shape[1]):
+            result[i] = max(result[i], bits.dtype.type(bits[row, i] & magnitude))
 
 
 @_compiled

@@ -73,13 +73,13 @@ class Smoothed:
             return self.kernels.smoothed(block.values, self.scale[: len(block.values)])
 
 
-def row_amax(values: Floats, block: Block) -> Floats:
+def row_amax(kernels: Kernels, values: Floats, block: Block) -> Floats:
     """Return the largest magnitude of each row of smoothed values of a block.
 
     Raises:
         InputError: Smoothing has made infinity of one.
     """
-    largest: Floats = np.maximum(values.max(axis=1), -values.min(axis=1))
+    largest = kernels.largest(values, axis=1)
     if not np.isfinite(largest).all():
         source, hint = block.source, "use a smaller alpha, or look for outliers in the ranges"
         raise InputError(f"smoothing makes weights of {source.name} infinite", path=source.path, hint=hint)

@@ -215,7 +215,7 @@ def _rows(linear: Linear, weight: Target, smoothed: Smoothed) -> _Quantizing:
     found = []
     for block in linear.blocks():
         values = smoothed(block)
-        found.append(steps(row_amax(values, block)))
+        found.append(steps(row_amax(smoothed.kernels, values, block)))
         values *= found[-1][0][:, None]
         yield weight, block.row, smoothed.kernels.to_int8(values)
     counts, sizes = zip(*found, strict=True)
@@ -224,7 +224,9 @@ def _rows(linear: Linear, weight: Target, smoothed: Smoothed) -> _Quantizing:
 
 def _whole(linear: Linear, weight: Target, smoothed: Smoothed) -> _Quantizing:
     """Quantize all rows alike, those of Q, K and V each."""
-    largest = np.concatenate([row_amax(smoothed(block), block) for block in linear.blocks()])
+    largest = np.concatenate(
+        [row_amax(smoothed.kernels, smoothed(block), block) for block in linear.blocks()]
+    )
     config, sizes_of = linear.layout.config, [len(largest)]
     if linear.name == "attention.qkv":
         sizes_of = [heads * config.head_size for heads in (config.num_heads, *2 * [config.num_kv_heads])]

@@ -103,7 +103,7 @@ class _Smooth:
                 values = kernels.widen(block.values)
                 with np.errstate(over="ignore"):  # row_amax refuses it by name
                     values /= rounded
-                scale = _scales(row_amax(values, block))[:, None]
+                scale = _scales(row_amax(kernels, values, block))[:, None]
                 values /= scale
                 yield parts["weight"], block.row, kernels.to_int8(values)
                 yield parts["weights_scaling_factor"], block.row, scale
