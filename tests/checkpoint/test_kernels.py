@@ -108,8 +108,9 @@ def test_compiled_kernels_agree_on_every_float16_and_beside_each(fast: Kernels, 
     values = finite(around(FINITE_FP16), dtype)
     values = values[: len(values) // 128 * 128].reshape(-1, 128)
     for factors in np.random.default_rng(0).uniform(0.01, 20, (3, 128)):
-        tiled = np.tile(factors, (len(values), 1))
-        assert same(fast.smoothed(values, tiled), Kernels().smoothed(values, tiled))
+        tiled = Kernels().repeated(factors, len(values))
+        repeated = fast.repeated(factors, len(values))
+        assert same(fast.smoothed(values, repeated), Kernels().smoothed(values, tiled))
     for axis in (0, 1):
         assert same(fast.largest(values, axis), Kernels().largest(values, axis))
     for each, expected in zip(fast.weight_only(values), Kernels().weight_only(values), strict=True):
@@ -118,7 +119,12 @@ def test_compiled_kernels_agree_on_every_float16_and_beside_each(fast: Kernels, 
 
 def test_compiled_kernels_agree_on_every_bfloat16(fast: Kernels) -> None:
     bits = np.arange(65536, dtype=np.uint16)
-    values = np.where(bits & 0x7F80 == 0x7F80, 0, bits).astype(np.uint16).view(ml_dtypes.bfloat16).reshape(256, 256)
+    values = (
+        np.where(bits & 0x7F80 == 0x7F80, 0, bits)
+        .astype(np.uint16)
+        .view(ml_dtypes.bfloat16)
+        .reshape(256, 256)
+    )
     factors = np.ones(values.shape)
     with np.errstate(all="ignore"):
         expected = Kernels().smoothed(values, factors)

@@ -76,6 +76,10 @@ class Kernels:
         wide *= np.float32(2.0**-24)
         return wide
 
+    def repeated(self, factors: npt.NDArray[np.float64], rows: int) -> npt.NDArray[np.float64]:
+        """Return the factors of :meth:`smoothed` for so many rows: numpy takes longer to repeat them every time."""
+        return np.tile(factors, (rows, 1))
+
     def smoothed(self, values: Array, factors: npt.NDArray[np.float64]) -> Floats:
         """Return values times factors, of which all rows are alike, before and after in what float16 can hold."""
         return self.to_float16_grid(self.product(self.halved(values), factors))

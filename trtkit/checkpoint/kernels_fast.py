@@ -28,6 +28,10 @@ _UP_13, _UP_20 = _u32((13 << 23) | 0x400000), _u32((20 << 23) | 0x400000)
 class FastKernels(Kernels):
     """Compiled kernels; their bytes are those of the plain ones."""
 
+    def repeated(self, factors: npt.NDArray[np.float64], rows: int) -> npt.NDArray[np.float64]:
+        """Repeat without copies: one row is read."""
+        return np.broadcast_to(factors, (rows, len(factors)))
+
     def smoothed(self, values: Array, factors: npt.NDArray[np.float64]) -> Floats:
         """Round, multiply and round in one pass over bfloat16."""
         if values.dtype == ml_dtypes.bfloat16:

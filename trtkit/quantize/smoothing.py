@@ -60,12 +60,12 @@ class Smoothed:
 
     kernels: Kernels
     scale: Doubles
-    """``s`` for each row of a block: numpy takes longer to repeat it every time."""
+    """``s`` for each row of a block."""
 
     @classmethod
     def by(cls, scale: Doubles, kernels: Kernels) -> Smoothed:
         """Smooth by ``s``."""
-        return cls(kernels, np.tile(scale, (block_rows(len(scale)), 1)))
+        return cls(kernels, kernels.repeated(scale, block_rows(len(scale))))
 
     def __call__(self, block: Block) -> Floats:
         """Return a block of them."""
