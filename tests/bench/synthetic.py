@@ -89,16 +89,21 @@ class SyntheticModel:
     def write_ranges(self, path: Path) -> None:
         """Write what calibration would: the largest magnitudes of each input and output channel."""
         chance = np.random.default_rng(1)
+        # Layers of the same width have the same ranges, as those have that read the same input.
+        inputs = {width: chance.uniform(1, 50, width).astype(np.float32) for width in self._widths()}
         found: dict[str, Array] = {}
         for spec in self.tensors():
             if spec.name.endswith("_proj.weight"):
                 module, (rows, columns) = spec.name.removesuffix(".weight"), spec.shape
-                found[f"{module}|x"] = chance.uniform(1, 50, columns).astype(np.float32)
+                found[f"{module}|x"] = inputs[columns]
                 found[f"{module}|y"] = chance.uniform(1, 50, rows).astype(np.float32)
         specs = [TensorSpec(name, "float32", values.shape) for name, values in found.items()]
         with SafetensorsWriter(path, specs) as writer:
             for spec in writer.order:
                 writer.write(spec, [found[spec.name]])
+
+    def _widths(self) -> set[int]:
+        return {spec.shape[-1] for spec in self.tensors()}
 
     def _ends(self) -> list[TensorSpec]:
         shape = (self.geometry.vocab, self.geometry.hidden)

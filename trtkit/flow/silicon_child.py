@@ -25,4 +25,4 @@ if __name__ == "__main__":
     logging.disable(logging.CRITICAL)
     out, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
-        print(json.dumps(answer(json.loads(line))), file=out, flush=True)  # noqa: T201
+        print(json.dumps(answer(json.loads(line))), file=out, flush=True)
