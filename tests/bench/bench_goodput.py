@@ -19,9 +19,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from trtkit.bench.experiment import BenchResult, attainments
+from trtkit.bench.experiment import BenchResult, Experiment, attainments
 from trtkit.bench.filler import Filler
 from trtkit.bench.job import Job, Load, Watcher
+from trtkit.bench.load import Target
 from trtkit.bench.mix import mix_of
 from trtkit.bench.page import page
 from trtkit.bench.sim.study import interval
@@ -42,6 +43,7 @@ RHOS = (0.7, 1.0, 1.5)
 OVERLOAD = RHOS[-1]
 TOP_CLASS = "interactive"
 LEVEL_S = 15.0
+WARM_UP_S, WARM_UP_RHO, WARM_UP_SEED = 6.0, 0.7, 1000
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def main() -> int:
     options.out.mkdir(parents=True, exist_ok=True)
     with TritonServer(built.repository, log_file=options.out / "goodput.tritonserver.log") as server:
         server.wait_ready()
-        results = _run(server.grpc_address, Filler.load(built.source / "tokenizer.json"), options)
+        filler = Filler.load(built.source / "tokenizer.json")
+        results = asyncio.run(_run(server.grpc_address, filler, options))
     goals = _goals(results)
     _write(options, results, goals, time.monotonic() - started_s)
     _show(results)
@@ -92,28 +95,39 @@ def main() -> int:
     return 0 if all(goal["met"] for goal in goals) else 1
 
 
-def _run(triton: str, filler: Filler, options: argparse.Namespace) -> dict[str, BenchResult]:
+async def _run(triton: str, filler: Filler, options: argparse.Namespace) -> dict[str, BenchResult]:
+    """Run every cell of a seed before the next seed, so that what slows the machine down meets all arms."""
     contract = load_contract(CONTRACT, []).contract
     mix = replace(mix_of(contract, TRAFFIC, TENANTS), scale=SCALE)
-    capacity, results = options.capacity, {}
-    watcher = Watcher(
-        on_level=lambda level: _say(f"{level.rate_per_s:.2f}/s with {level.workers} under way"),
-        on_rate=lambda rate_per_s, seed: _say(f"  {rate_per_s:.2f}/s, seed {seed}"),
-    )
-    for arm in ARMS[:2] if options.quick else ARMS:
-        _say(arm.name)
-        rhos = (OVERLOAD,) if options.quick else arm.rhos
-        load = Load(
-            (), rhos, range(options.seeds), options.duration, capacity_per_s=capacity, level_s=options.level
-        )
-        job = Job(contract, mix, filler, load, watcher=watcher)
-        with _front(arm, triton) as address:
-            experiment = asyncio.run(job.run(address, triton))
-        results[arm.name] = result = experiment.result(mix.described())
-        capacity = experiment.capacity.rate_per_s
-        report = options.out / f"goodput-{arm.name.replace(' ', '-')}.html"
-        report.write_text(page(result, experiment.samples, contract.classes), encoding="utf-8")
+    arms = ARMS[:2] if options.quick else ARMS
+    watcher = Watcher(on_level=lambda level: _say(f"{level.rate_per_s:.2f}/s with {level.workers} under way"))
+    load = Load(rhos=RHOS, capacity_per_s=options.capacity, level_s=options.level)
+    capacity = await Job(contract, mix, filler, load, watcher=watcher).measure(triton)
+    async with contextlib.AsyncExitStack() as stack:
+        experiments = {}
+        for arm in arms:
+            target = await stack.enter_async_context(Target(stack.enter_context(_front(arm, triton)), filler))
+            experiments[arm.name] = Experiment(
+                target, contract, mix, filler, options.duration, capacity=capacity
+            )
+            await _warm_up(experiments[arm.name])
+        for seed in range(options.seeds):
+            for rho in RHOS[-1:] if options.quick else RHOS:
+                for arm in arms:
+                    if rho in arm.rhos:
+                        _say(f"seed {seed}, rho {rho}: {arm.name}")
+                        await experiments[arm.name].run(rho * capacity.rate_per_s, seed)
+    results = {name: each.result(mix.described()) for name, each in experiments.items()}
+    for name, each in experiments.items():
+        report = options.out / f"goodput-{name.replace(' ', '-')}.html"
+        report.write_text(page(results[name], each.samples, contract.classes), encoding="utf-8")
     return results
+
+
+async def _warm_up(experiment: Experiment) -> None:
+    """Let a proxy learn its engine's rate: nothing is refused before."""
+    warm = replace(experiment, duration_s=WARM_UP_S, runs=[], samples={})
+    await warm.run(WARM_UP_RHO * experiment.capacity.rate_per_s, WARM_UP_SEED)
 
 
 @contextlib.contextmanager

@@ -191,6 +191,13 @@ def test_an_overload_without_a_queue_was_none(experiment):
     assert "measured too low" in experiment.result({}).warnings[0]
 
 
+def test_nobody_keeps_more_promises_than_the_capacity(experiment):
+    add(experiment, 1.0, 10, rho=1.0)
+    assert experiment.result({}).warnings == ()
+    add(experiment, 0.9, 10, rho=1.0)
+    assert "more requests kept their promises than the capacity" in experiment.result({}).warnings[0]
+
+
 def test_what_could_never_be_served_is_said(experiment):
     add(experiment, 4.0, 10)
     experiment.samples[4.0, 0].append(measured(kind=Outcome.INVALID))

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trtkit.bench.capacity import Capacity
+from trtkit.bench.capacity import FLAT, Capacity
 from trtkit.bench.filler import Filler
 from trtkit.bench.load import Target, fire_at
 from trtkit.bench.measured import Measured
@@ -161,6 +161,8 @@ class Experiment:
                 yield f"{where}: {len(wrong)} requests could never be served: {wrong[0].outcome}"
             if run.rho is not None and run.rho > 1 and not _overloaded(run, samples):
                 yield f"{where}: no queue and no refusal at {run.rho:.2f} times the capacity: it was measured too low"
+            if run.rho is not None and run.tally.goodput_per_s > FLAT * run.rate_per_s / run.rho:
+                yield f"{where}: more requests kept their promises than the capacity: it was measured too low"
 
     def _check_lag(self, tally: Tally) -> None:
         promises = [each.ttft_ms for each in self.contract.classes.values() if each.ttft_ms is not None]

@@ -61,7 +61,7 @@ class Job:
         """
         load, capacity = self.load, None
         if load.rhos:
-            capacity = await self._capacity(capacity_address)
+            capacity = await self.measure(capacity_address)
         async with Target(address, self.filler) as target:
             experiment = Experiment(
                 target, self.contract, self.mix, self.filler, load.duration_s, self.buckets, capacity
@@ -87,7 +87,8 @@ class Job:
                 on_row=self.watcher.on_row,
             )
 
-    async def _capacity(self, address: str) -> Capacity:
+    async def measure(self, address: str) -> Capacity:
+        """Return the capacity that was given, else measure it."""
         if self.load.capacity_per_s is not None:
             return Capacity(self.load.capacity_per_s, ())
         async with Target(address, self.filler) as target:
