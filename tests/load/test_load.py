@@ -1,5 +1,6 @@
 import asyncio
 
+import grpc
 import pytest
 
 from tests.proxy.fake_triton import final_chunk, model_config, read_int32, text_chunk
@@ -96,6 +97,15 @@ async def test_a_client_can_leave(target, fake, after):
     sample = await target.ask(Shot(0.0, "a", "ask", 9, cancel_after_tokens=after))
     assert (sample.outcome, sample.kind, sample.tokens) == ("client_cancelled", Outcome.CANCELLED, after)
     await asyncio.wait_for(gone.wait(), 3)
+
+
+async def test_what_the_server_cancels_is_no_clients_doing(target, fake):
+    async def script(request, context):
+        yield text_chunk(request)
+        await context.abort(grpc.StatusCode.CANCELLED, "client_cancelled: cancelled by the client")
+
+    fake.script = script
+    assert (await target.ask(SHOT)).kind is Outcome.FAILED
 
 
 async def test_the_clients_deadline_ends_a_call(target, fake):

@@ -163,6 +163,8 @@ class _Watch:
 
     def _end(self, reason: str, code: str) -> None:
         self._kind = outcome_of(reason, code)
+        if self._kind is Outcome.CANCELLED:  # and not by this client
+            self._kind = Outcome.FAILED
         self._reason = reason if self._kind is not Outcome.FAILED or not code else f"{code}: {reason}"
 
     def _note_trailers(self, trailers: Any) -> None:
