@@ -1,6 +1,7 @@
 """What all rooms' tests share."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,11 @@ settings.register_profile("trtkit", deadline=None, suppress_health_check=[Health
 # The same examples at every run, so that a red CI means a change.
 settings.register_profile("ci", settings.get_profile("trtkit"), derandomize=True)
 settings.load_profile("ci" if "CI" in os.environ else "trtkit")
+
+# Started in the background, or by nohup, tests would hand ignored signals on to the processes that they interrupt.
+for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
