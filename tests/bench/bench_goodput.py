@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -79,6 +80,8 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("build/bench"))
     options = parser.parse_args()
+    # As an exception it ends what was started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     started_s = time.monotonic()
     built = build(load_contract(CONTRACT, []), Store(), lambda *_: None)
     options.out.mkdir(parents=True, exist_ok=True)

@@ -108,7 +108,12 @@ async def test_a_missed_objective_exits_6_with_the_document(bench, fake):
     [
         ((), "how much is to be sent"),
         (("--rate", "1", "--rho", "1"), "how much is to be sent"),
-        (("--rate", "1,x"), "no list of numbers"),
+        (("--rate", "1,x"), "no list of different numbers"),
+        (("--rate", "1,1"), "no list of different numbers"),
+        (
+            ("--rate", "1", "--traffic", "a=azure2023_code", "--traffic", "a=azure2023_code"),
+            "names a class twice",
+        ),
         (("--rate", "1", "--arrivals", "replay"), "need each other"),
         (("--rate", "1", "--traffic", "c=azure2023_code"), "is not CLASS=TABLE"),
     ],
@@ -184,6 +189,17 @@ def test_a_class_of_which_nothing_was_measured_keeps_nothing(experiment):
     add(experiment, 1.0, 10, name="b")
     assert experiment.goodput_capacity() is None
     assert experiment.result({}).missed == ("a at 1/s: nothing was measured",)
+
+
+def test_a_class_without_traffic_does_not_bound_goodput(filler):
+    wide = yaml.safe_load(TEXT)
+    wide["classes"]["c"] = {"priority": 3, "ttft_ms": 100}
+    contract = Contract.model_validate(wide)
+    mix = mix_of(contract, ["a=azure2023_code"])
+    experiment = Experiment(Target("nowhere:1"), contract, mix, filler, 10.0)
+    add(experiment, 1.0, 10)
+    assert experiment.goodput_capacity() == 1.0
+    assert experiment.result({}).missed == ("c at 1/s: nothing was measured",)
 
 
 def test_an_overload_without_a_queue_was_none(experiment):

@@ -116,7 +116,8 @@ class Experiment:
         best = None
         for rate in sorted({run.rate_per_s for run in self.runs}):
             shares = attainments([run for run in self.runs if run.rate_per_s == rate])
-            if any((shares[name] or 0.0) < GOODPUT_ATTAINMENT for name in self._binding() if name in shares):
+            asked = {source.class_name for source in self.mix.sources if source.share}
+            if any((shares[name] or 0.0) < GOODPUT_ATTAINMENT for name in self._binding() if name in asked):
                 return best
             best = rate
         return best

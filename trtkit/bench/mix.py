@@ -18,6 +18,7 @@ from trtkit.errors import InputError
 
 DEFAULT_TABLE = "azure2023_conversation"
 _SLOW_READ_S = 0.25
+_SHORTEST_PROMPT = 8
 _UNLIMITED = 1 << 30
 
 
@@ -76,7 +77,7 @@ class Mix:
     def _shot(self, job: Job, filler: Filler, manners: random.Random, words: random.Random) -> Shot:
         source = self.sources[job.class_index]
         longest = min(each for each in (self.longest_prompt, source.longest_prompt, _UNLIMITED) if each)
-        prompt_tokens = max(8, min(round(job.prompt_tokens * self.scale), longest))
+        prompt_tokens = min(max(_SHORTEST_PROMPT, round(job.prompt_tokens * self.scale)), longest)
         room = (self.longest_sequence or _UNLIMITED) - prompt_tokens
         answer = max(1, min(round(job.output_tokens * self.scale), room))
         # Drawn for every request, so that one share does not change who falls under another.
@@ -99,9 +100,13 @@ def mix_of(contract: Contract, traffic: Sequence[str], tenants: int = 1) -> Mix:
     """Return the mix of a contract's classes; ``traffic`` has ``CLASS=TABLE[:SHARE]``, else chats in equal shares.
 
     Raises:
-        InputError: A text names no class or table, or its share is no number above 0.
+        InputError: A text names no class or table, a class is named twice, or a share is no number above 0.
     """
-    given = dict(_parse(text, contract) for text in traffic)
+    parsed = [_parse(text, contract) for text in traffic]
+    given = dict(parsed)
+    if len(given) < len(parsed):
+        hint = "name each class once; one class has one table"
+        raise InputError(f"--traffic names a class twice: {', '.join(traffic)}", hint=hint)
     return Mix(
         [_source(contract, name, given, tenants) for name in contract.classes],
         [each.deadline_ms and each.deadline_ms / 1000 for each in contract.classes.values()],

@@ -211,9 +211,9 @@ def _numbers(option: str, text: str | None) -> list[float]:
         numbers = [float(each) for each in text.split(",")] if text is not None else []
     except ValueError:
         numbers = [0.0]
-    if not all(0 < each < 1e6 for each in numbers):
+    if not all(0 < each < 1e6 for each in numbers) or len(set(numbers)) < len(numbers):
         hint = f"for instance {option} 0.7,1,1.5"
-        raise InputError(f"{option} {text!r} is no list of numbers above 0", hint=hint)
+        raise InputError(f"{option} {text!r} is no list of different numbers above 0", hint=hint)
     return numbers
 
 
