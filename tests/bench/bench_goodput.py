@@ -90,7 +90,6 @@ def main() -> int:
         filler = Filler.load(built.source / "tokenizer.json")
         results = asyncio.run(_run(server.grpc_address, filler, options))
     goals = _goals(results)
-    _write(options, results, goals, time.monotonic() - started_s)
     _show(results)
     print(f"\n{(time.monotonic() - started_s) / 60:.1f} minutes, load average now {os.getloadavg()[0]:.1f}")
     for goal in goals:
@@ -120,7 +119,8 @@ async def _run(triton: str, filler: Filler, options: argparse.Namespace) -> dict
                     if rho in arm.rhos:
                         _say(f"seed {seed}, rho {rho}: {arm.name}")
                         await experiments[arm.name].run(rho * capacity.rate_per_s, seed)
-    results = {name: each.result(mix.described()) for name, each in experiments.items()}
+            results = {name: each.result(mix.described()) for name, each in experiments.items()}
+            _write(options, results)
     for name, each in experiments.items():
         report = options.out / f"goodput-{name.replace(' ', '-')}.html"
         report.write_text(page(results[name], each.samples, contract.classes), encoding="utf-8")
@@ -207,15 +207,11 @@ def _show(results: dict[str, BenchResult]) -> None:
             print(f"{name}: warning: {line}")
 
 
-def _write(
-    options: argparse.Namespace, results: dict[str, BenchResult], goals: list[dict], took_s: float
-) -> None:
+def _write(options: argparse.Namespace, results: dict[str, BenchResult]) -> None:
     document = {
         "schema": 1,
-        "seeds": options.seeds,
         "duration_s": options.duration,
-        "took_s": round(took_s),
-        "goals": goals,
+        "goals": _goals(results),
         "arms": {name: asdict(result) for name, result in results.items()},
     }
     (options.out / "goodput.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
