@@ -13,11 +13,12 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as op
 
-from trtkit.engine.cpu.decoder import FIXED_EPSILON, Decoder
+from trtkit.engine.cpu.decoder import read_decoder
 from trtkit.engine.cpu.linear import Linears
 from trtkit.engine.cpu.nodes import Array, Node, constant, floats, ints, product
 from trtkit.engine.cpu.rounding import CACHED
-from trtkit.engine.cpu.tensors import Checkpoint, Tensors
+from trtkit.engine.decoder import FIXED_EPSILON
+from trtkit.engine.tensors import Checkpoint, Tensors
 
 _HIDDEN = np.float32(-65504.0)  # survives a run in half precision, unlike -inf
 
@@ -35,7 +36,7 @@ class _Builder:
     """One build: the inputs, the shared sub-graphs, then layer after layer."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self.decoder = Decoder.from_config(checkpoint.config)
+        self.decoder = read_decoder(checkpoint.config)
         self.tensors = Tensors(checkpoint)
         self.linear = Linears(self.tensors, checkpoint.config)
         self.sinks: list[Node] = []

@@ -28,7 +28,7 @@ from openvino import opset13 as op
 from trtkit.checkpoint.weight_only import quantize_int8
 from trtkit.engine.cpu.nodes import Array, Node, constant, floats, ints, nibbles, product
 from trtkit.engine.cpu.rounding import e4m3, e4m3_tokens, int8, int8_tokens
-from trtkit.engine.cpu.tensors import Tensors
+from trtkit.engine.tensors import Tensors
 from trtkit.errors import StageError
 
 _INPUT_SCALES = {
