@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trtkit.checkpoint.safetensors import numpy_dtype
+from trtkit.checkpoint.safetensors import TensorInfo, numpy_dtype
 from trtkit.errors import StageError
 
 Array = npt.NDArray[Any]
@@ -29,6 +29,9 @@ class Checkpoint(Protocol):
     @property
     def names(self) -> tuple[str, ...]:
         """All tensors."""
+
+    def info(self, name: str) -> TensorInfo:
+        """Return a tensor's data type, shape and place."""
 
     def tensor(self, name: str) -> Array:
         """Return a tensor, memory-mapped if possible; bf16 as ``ml_dtypes.bfloat16``."""
@@ -54,13 +57,18 @@ class Tensors:
 
     def read(self, name: str, *dtypes: str) -> Array:
         """Return a tensor of one of ``dtypes``, or of floats."""
+        self.info(name, *dtypes)
+        return self._checkpoint.tensor(name)
+
+    def info(self, name: str, *dtypes: str) -> TensorInfo:
+        """Return what and where a tensor of one of ``dtypes``, or of floats, is; it counts as read."""
         if name not in self:
             raise StageError(f"checkpoint has no tensor {name!r}", hint=_AGAIN)
         self._read.add(name)
-        array, wanted = self._checkpoint.tensor(name), dtypes or FLOATS
-        if array.dtype.name not in wanted:
-            raise StageError(f"{name} is {array.dtype.name}, not {' or '.join(wanted)}", hint=_AGAIN)
-        return array
+        info, wanted = self._checkpoint.info(name), dtypes or FLOATS
+        if info.dtype not in wanted:
+            raise StageError(f"{name} is {info.dtype}, not {' or '.join(wanted)}", hint=_AGAIN)
+        return info
 
     def vector(
         self, name: str, *sizes: int, positive: bool = True, rounded_to: str = "float32"
