@@ -40,8 +40,12 @@ TRAFFIC = (
 )
 SCALE = 0.05
 TENANTS = 3
-RHOS = (0.7, 1.0, 1.5)
+DURATIONS_S = {0.7: 30.0, 1.0: 45.0, 1.5: 90.0}
+"""By multiple of the capacity. Overload has to last several times the longest promise: until then, who serves all in
+order of arrival keeps promises too, on credit."""
+RHOS = tuple(DURATIONS_S)
 OVERLOAD = RHOS[-1]
+ABLATION_SEEDS = 2
 TOP_CLASS = "interactive"
 LEVEL_S = 15.0
 WARM_UP_S, WARM_UP_RHO, WARM_UP_SEED = 6.0, 0.7, 1000
@@ -58,9 +62,9 @@ class Arm:
 
 
 NO_REFUSAL = [f"classes.{name}.on_infeasible=queue" for name in ("interactive", "standard", "batch")]
+MAIN_ARMS = (Arm("proxy", rhos=RHOS), Arm("direct Triton", proxied=False, rhos=RHOS))
 ARMS = (
-    Arm("proxy", rhos=RHOS),
-    Arm("direct Triton", proxied=False, rhos=RHOS),
+    *MAIN_ARMS,
     # Every class has one promise, so by deadline is in order of arrival.
     Arm("arrival order in a class", ["admission.order=deadline"]),
     Arm("without hold-back", ["admission.holdback=[1.0]"]),
@@ -71,8 +75,9 @@ ARMS = (
 def main() -> int:
     """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--duration", type=float, default=35.0)
+    parser.add_argument(
+        "--seeds", type=int, default=5, help="of proxies with an element taken away at most 2"
+    )
     parser.add_argument("--level", type=float, default=LEVEL_S)
     parser.add_argument("--capacity", type=float, help="requests/s; left out, it is measured")
     parser.add_argument(
@@ -101,7 +106,7 @@ async def _run(triton: str, filler: Filler, options: argparse.Namespace) -> dict
     """Run every cell of a seed before the next seed, so that what slows the machine down meets all arms."""
     contract = load_contract(CONTRACT, []).contract
     mix = replace(mix_of(contract, TRAFFIC, TENANTS), scale=SCALE)
-    arms = ARMS[:2] if options.quick else ARMS
+    arms = MAIN_ARMS if options.quick else ARMS
     watcher = Watcher(on_level=lambda level: _say(f"{level.rate_per_s:.2f}/s with {level.workers} under way"))
     load = Load(rhos=RHOS, capacity_per_s=options.capacity, level_s=options.level)
     capacity = await Job(contract, mix, filler, load, watcher=watcher).measure(triton)
@@ -109,15 +114,14 @@ async def _run(triton: str, filler: Filler, options: argparse.Namespace) -> dict
         experiments = {}
         for arm in arms:
             target = await stack.enter_async_context(Target(stack.enter_context(_front(arm, triton)), filler))
-            experiments[arm.name] = Experiment(
-                target, contract, mix, filler, options.duration, capacity=capacity
-            )
+            experiments[arm.name] = Experiment(target, contract, mix, filler, WARM_UP_S, capacity=capacity)
             await _warm_up(experiments[arm.name])
         for seed in range(options.seeds):
             for rho in RHOS[-1:] if options.quick else RHOS:
                 for arm in arms:
-                    if rho in arm.rhos:
+                    if rho in arm.rhos and (arm in MAIN_ARMS or seed < ABLATION_SEEDS):
                         _say(f"seed {seed}, rho {rho}: {arm.name}")
+                        experiments[arm.name].duration_s = DURATIONS_S[rho]
                         await experiments[arm.name].run(rho * capacity.rate_per_s, seed)
             results = {name: each.result(mix.described()) for name, each in experiments.items()}
             _write(options, results)
@@ -129,7 +133,7 @@ async def _run(triton: str, filler: Filler, options: argparse.Namespace) -> dict
 
 async def _warm_up(experiment: Experiment) -> None:
     """Let a proxy learn its engine's rate: nothing is refused before."""
-    warm = replace(experiment, duration_s=WARM_UP_S, runs=[], samples={})
+    warm = replace(experiment, runs=[], samples={})
     await warm.run(WARM_UP_RHO * experiment.capacity.rate_per_s, WARM_UP_SEED)
 
 
@@ -198,7 +202,8 @@ def _show(results: dict[str, BenchResult]) -> None:
             by_class = " ".join(f"{each} {share:.2f}" for each, share in shares.items() if share is not None)
             loads = sum(run.load_average for run in runs) / len(runs)
             pairs = [
-                a.tally.goodput_per_s - b.tally.goodput_per_s for a, b in zip(runs, full[rho], strict=True)
+                a.tally.goodput_per_s - b.tally.goodput_per_s
+                for a, b in zip(runs, full[rho][: len(runs)], strict=True)
             ]
             mean, low, high = interval(pairs)
             text = "".join(f"{value:12.2f}" for value in (*figures, loads))
@@ -210,7 +215,6 @@ def _show(results: dict[str, BenchResult]) -> None:
 def _write(options: argparse.Namespace, results: dict[str, BenchResult]) -> None:
     document = {
         "schema": 1,
-        "duration_s": options.duration,
         "goals": _goals(results),
         "arms": {name: asdict(result) for name, result in results.items()},
     }

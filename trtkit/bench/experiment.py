@@ -162,7 +162,10 @@ class Experiment:
                 yield f"{where}: {len(wrong)} requests could never be served: {wrong[0].outcome}"
             if run.rho is not None and run.rho > 1 and not _overloaded(run, samples):
                 yield f"{where}: no queue and no refusal at {run.rho:.2f} times the capacity: it was measured too low"
-            if run.rho is not None and run.tally.goodput_per_s > FLAT * run.rate_per_s / run.rho:
+            # What was kept after the last arrival took time as well.
+            work_s = run.duration_s + run.tally.overrun_s
+            kept_per_s = run.tally.goodput_per_s * run.duration_s / work_s
+            if run.rho is not None and kept_per_s > FLAT * run.rate_per_s / run.rho:
                 yield f"{where}: more requests kept their promises than the capacity: it was measured too low"
 
     def _check_lag(self, tally: Tally) -> None:
