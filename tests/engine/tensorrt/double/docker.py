@@ -1,0 +1,61 @@
+"""``docker run`` that runs the command here, with the paths of its mounts in the place of those inside.
+
+It accepts what trtkit may ask for and nothing else; read-only mounts are honoured. ``docker rm`` is recorded.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+RECORD = os.environ.get("DOUBLE_DOCKER_RECORD")
+
+
+def record(line):
+    if RECORD:
+        with Path(RECORD).open("a") as file:
+            file.write(line + "\n")
+
+
+def run(words):
+    parser = argparse.ArgumentParser(prog="docker run")
+    for name in ("--rm", "--init"):
+        parser.add_argument(name, action="store_true", required=True)
+    for name in ("--name", "--gpus", "--network", "--ipc", "--user", "--workdir"):
+        parser.add_argument(name, required=True)
+    for name in ("--ulimit", "--env", "--volume"):
+        parser.add_argument(name, action="append", default=[])
+    parser.add_argument("image")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    args = parser.parse_args(words)
+    record(f"run {args.name} {args.image} {args.gpus}")
+    if os.environ.get("DOUBLE_FAIL") == "daemon":
+        print("docker: Cannot connect to the Docker daemon", file=sys.stderr)
+        return 125
+    mounts = {}
+    for volume in args.volume:
+        outside, inside, *mode = volume.split(":")
+        assert Path(outside).is_absolute(), f"{outside} would name a volume"
+        assert Path(outside).is_dir(), f"{outside} is not there: docker would make it, as root"
+        assert mode in ([], ["ro"])
+        mounts[inside] = outside
+    command = [translated(word, mounts) for word in args.command]
+    code = subprocess.run([shutil.which(command[0]), *command[1:]], check=False).returncode
+    return code if code >= 0 else 128 - code
+
+
+def translated(word, mounts):
+    for inside, outside in mounts.items():
+        if word == inside or word.startswith(f"{inside}/"):
+            return outside + word[len(inside) :]
+    assert not word.startswith("/") or word.startswith("/tmp"), f"{word} is not mounted"
+    return word
+
+
+if sys.argv[1] == "rm":
+    record(" ".join(sys.argv[1:]))
+    sys.exit(0)
+assert sys.argv[1] == "run"
+sys.exit(run(sys.argv[2:]))

@@ -1,0 +1,157 @@
+"""The engine back end of TensorRT-LLM, as the build sees it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from trtkit.checkpoint.progress import Progress
+from trtkit.conventions import CHECKPOINT_CONFIG
+from trtkit.engine.tensorrt.argv import BUILDER, target_of
+from trtkit.engine.tensorrt.child import Ended, run
+from trtkit.engine.tensorrt.ending import error_of
+from trtkit.engine.tensorrt.folder import check_engine, rank_engine
+from trtkit.engine.tensorrt.gpus import Device, find_devices, visible
+from trtkit.engine.tensorrt.job import STRIPPED, Job
+from trtkit.errors import EnvironmentLacks
+from trtkit.plan import Plan
+
+_PROFILES = "BUILDER_FORCE_NUM_PROFILES"
+_BANNER = re.compile(r"TensorRT-LLM version: (\d+\.\d+)")
+"""What the builder says first, before it reads anything."""
+_REMOVE_TIMEOUT_S = 60.0
+
+
+def _ignore(_: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class Builder:
+    """How ``trtllm-build`` is run, which changes nothing of what it makes."""
+
+    in_container: bool = False
+    mpirun: bool = False
+    tell: Callable[[str], None] = _ignore
+    """Takes each line of its log as it comes."""
+
+
+@dataclass(frozen=True)
+class TensorrtBackend:
+    """``trtllm-build``, here or in NVIDIA's container."""
+
+    builder: Builder = field(default_factory=Builder)
+    adapters: tuple[Path, ...] = ()
+
+    def files(self, plan: Plan, /) -> tuple[str, ...]:
+        """Return the files of a folder that serves: an engine for each rank."""
+        ranks = range(target_of(plan).ranks.world)
+        return (CHECKPOINT_CONFIG, *(rank_engine(rank) for rank in ranks))
+
+    def versions(self) -> Mapping[str, str]:
+        """Return what changes engines beside the plan, which has the release line."""
+        return {_PROFILES: os.environ[_PROFILES]} if _PROFILES in os.environ else {}
+
+    def job(self, checkpoint: Path, out: Path, plan: Plan) -> Job:
+        """Return the build as it would be run."""
+        return Job(
+            plan,
+            checkpoint.resolve(),
+            out.resolve(),
+            self.adapters,
+            self.builder.in_container,
+            self.builder.mpirun,
+        )
+
+    def compile(
+        self, checkpoint: Path, out: Path, plan: Plan, report: Progress, log: Path
+    ) -> Mapping[str, Any]:
+        """Build the engine, and compare it with the plan.
+
+        Raises:
+            EnvironmentLacks: There is no builder, or no GPU of the plan's kind.
+            StageError: The builder failed, or built something else; its log stays.
+        """
+        job = self.job(checkpoint, out, plan)
+        check_here(job)
+        devices = find_devices(target_of(plan).gpu, os.environ)
+        log.unlink(missing_ok=True)
+        self.builder.tell(f"log in {log}")
+        report("compile", 0, None)
+        ended = [self._run(job, argv, devices, log) for argv in job.commands(devices)]
+        if job.strips:
+            _carry_adapters(out)
+        facts = check_engine(job, out)
+        if job.strips:
+            check_engine(job, out / STRIPPED)
+        report("compile", 1, 1)
+        return {
+            **facts,
+            "argv": [list(each.argv) for each in ended],
+            "seconds": round(sum(each.seconds for each in ended), 1),
+            "gpus": [str(each) for each in devices],
+        }
+
+    def _run(self, job: Job, argv: Sequence[str], devices: Sequence[Device], log: Path) -> Ended:
+        """Run one command in an empty folder: builders leave a timing cache where they stand."""
+        env = {**os.environ, **visible(devices), "PYTHONUNBUFFERED": "1"}
+        with tempfile.TemporaryDirectory(prefix="trtkit-build-") as folder:
+            try:
+                ended = run(argv, log_file=log, cwd=Path(folder), env=env, on_line=self._watch(job.plan))
+            finally:
+                if job.in_container:
+                    _remove_container(job.container)
+        if error := error_of(ended):
+            raise error
+        return ended
+
+    def _watch(self, plan: Plan) -> Callable[[str], str]:
+        """Return what looks at each line: an engine of another release line would be built for nothing."""
+        planned = target_of(plan).trtllm
+
+        def look(line: str) -> str:
+            self.builder.tell(line)
+            said = _BANNER.search(line)
+            if said is None or said[1] == planned:
+                return ""
+            return f"this is TensorRT-LLM {said[1]}, the plan is for {planned}"
+
+        return look
+
+
+def check_here(job: Job) -> None:
+    """Make sure that the programs are here.
+
+    Raises:
+        EnvironmentLacks: One is not; the hint has the command that does without.
+    """
+    needed = ["docker"] if job.in_container else [*(["mpirun"] if job.mpirun else []), BUILDER]
+    missing = [name for name in needed if shutil.which(name) is None]
+    if not missing:
+        return
+    hint = "install it, or build on a machine that has it"
+    if missing[-1] == BUILDER:
+        here = replace(job, out=Path.cwd() / "engine", in_container=True)
+        hint = "add --in-container where docker and the GPU are; it would run this (with a folder for /engine):\n"
+        hint += "\n".join(f"    {shlex.join(each)}" for each in here.commands())
+    raise EnvironmentLacks(f"there is no {' and no '.join(missing)} on PATH", hint=hint)
+
+
+def _remove_container(name: str) -> None:
+    """End a container that outlived its client; one that ended by itself is gone already."""
+    command = ("docker", "rm", "--force", name)
+    subprocess.run(command, capture_output=True, timeout=_REMOVE_TIMEOUT_S, check=False)
+
+
+def _carry_adapters(out: Path) -> None:
+    """Take LoRA adapters along: refitting copies engines and ``config.json``, and nothing else."""
+    adapters = out / STRIPPED / "lora"
+    if adapters.is_dir():
+        shutil.copytree(adapters, out / "lora")

@@ -1,0 +1,128 @@
+"""What the end of a builder means, and what to do about it."""
+
+from __future__ import annotations
+
+import enum
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trtkit.engine.tensorrt.child import Ended
+from trtkit.errors import EnvironmentLacks, StageError, TrtkitError
+
+_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""As a child of ours, and as a container's or a shell's."""
+_DOCKER_FAILED = 125
+_SHOWN_CHARS = 300
+
+
+class Ending(str, enum.Enum):
+    """Why a builder ended."""
+
+    DONE = "done"
+    STOPPED = "stopped"
+    BAD_ARGUMENT = "bad argument"
+    HOST_MEMORY = "host memory"
+    KILLED = "killed"
+    GPU_MEMORY = "GPU memory"
+    WRONG_GPU = "wrong GPU"
+    NO_GPU = "no GPU"
+    DISK_FULL = "disk full"
+    CHECKPOINT = "checkpoint"
+    NOT_STARTED = "not started"
+    CRASHED = "crashed"
+    FAILED = "failed"
+
+
+_FIXES: dict[Ending, str] = {
+    Ending.STOPPED: "set engine.trtllm to the line that is installed, or build with --in-container",
+    Ending.BAD_ARGUMENT: "the installed release is not engine.trtllm: set that, or build with --in-container",
+    Ending.HOST_MEMORY: "set engine.build_flags.workers to 1, or build on a machine with more memory",
+    Ending.KILLED: "see who sent SIGKILL (`dmesg`, the job's memory limit); fewer workers need less memory",
+    Ending.GPU_MEMORY: "stop what else runs on the GPU (`nvidia-smi`), or lower engine.limits.max_num_tokens and "
+    "max_batch_size",
+    Ending.WRONG_GPU: "build on the GPU that engine.gpu names, or choose a format that this one has: `trtkit plan`",
+    Ending.NO_GPU: "a build needs a GPU that it can see: check `nvidia-smi`, CUDA_VISIBLE_DEVICES, and the driver",
+    Ending.DISK_FULL: "free space where the store is, or set TRTKIT_HOME to another disk",
+    Ending.CHECKPOINT: "run `trtkit verify` on the checkpoint; build again with --cache redo if it says no",
+    Ending.NOT_STARTED: "start the docker daemon, and install the NVIDIA container toolkit",
+    Ending.CRASHED: "read the end of the log; a newer release of the same line may have the fix",
+    Ending.FAILED: "read the end of the log",
+}
+
+_SAID: tuple[tuple[Ending, str], ...] = (
+    (Ending.BAD_ARGUMENT, r"error: (unrecognized arguments|argument .*|the following arguments)"),
+    (Ending.DISK_FULL, r"No space left on device|Disk quota exceeded"),
+    (Ending.GPU_MEMORY, r"CUDA out of memory|OutOfMemoryError|Cuda Runtime \(out of memory\)"),
+    (Ending.GPU_MEMORY, r"Requested amount of GPU memory|CUDA_ERROR_OUT_OF_MEMORY"),
+    (Ending.WRONG_GPU, r"no kernel image is available|not supported on SM|[Uu]nsupported SM"),
+    (Ending.NO_GPU, r"no NVIDIA driver|no CUDA-capable device|driver version is insufficient|No CUDA GPUs"),
+    # With no GPU in sight the number of workers becomes 0.
+    (Ending.NO_GPU, r"max_workers must be greater than 0"),
+    (Ending.CHECKPOINT, r"[Rr]equired but not provided|unexpected keyword argument|shape mismatch"),
+    (Ending.CHECKPOINT, r"SafetensorError|HeaderTooLarge|InvalidHeader|incomplete metadata"),
+    (Ending.HOST_MEMORY, r"MemoryError|Cannot allocate memory|std::bad_alloc"),
+)
+_WORKER_KILLED = re.compile(r"BrokenProcessPool|terminated abruptly|on signal 9")
+"""A worker's end, as the process pool and mpirun tell of it."""
+_REASON = re.compile(r"Error\b|error:|\[E\]|assert|failed", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An ending with the line that says so."""
+
+    ending: Ending
+    line: str
+
+
+def classify(ended: Ended) -> Verdict:
+    """Tell endings apart: by the signal, then by what the log says, then by the exit code."""
+    if ended.stopped:
+        return Verdict(Ending.STOPPED, ended.stopped)
+    if ended.code == 0:
+        return Verdict(Ending.DONE, "")
+    return next(_reasons(ended))
+
+
+def _reasons(ended: Ended) -> Iterator[Verdict]:
+    worker = next((line for line in reversed(ended.tail) if _WORKER_KILLED.search(line)), "")
+    if ended.code in _KILLED or worker:
+        yield _killed(ended, worker)
+    if ended.code == _DOCKER_FAILED and ended.argv[0] == "docker":
+        yield Verdict(Ending.NOT_STARTED, _last(ended))
+    for ending, pattern in _SAID:
+        found = [line for line in ended.tail if re.search(pattern, line)]
+        if found:
+            yield Verdict(ending, found[-1].strip())
+    if ended.code < 0:
+        yield Verdict(Ending.CRASHED, f"killed by {signal.Signals(-ended.code).name}")
+    yield Verdict(Ending.FAILED, _last(ended))
+
+
+def error_of(ended: Ended) -> TrtkitError | None:
+    """Return the error that a child's end is, with its fix; None for a good one."""
+    verdict = classify(ended)
+    if verdict.ending is Ending.DONE:
+        return None
+    how = f"exit code {ended.code}" if ended.code >= 0 else f"signal {-ended.code}"
+    if verdict.ending is Ending.STOPPED:
+        how = "stopped"
+    message = f"{ended.argv[0]} ended ({how}) after {ended.seconds:.0f} s: {verdict.ending.value}"
+    message += f": {verdict.line[:_SHOWN_CHARS]}" if verdict.line else ""
+    lacks = verdict.ending in {Ending.NO_GPU, Ending.NOT_STARTED, Ending.DISK_FULL, Ending.STOPPED}
+    kind = EnvironmentLacks if lacks else StageError
+    return kind(message, path=ended.log_file, hint=_FIXES[verdict.ending])
+
+
+def _killed(ended: Ended, worker: str) -> Verdict:
+    if ended.oom_kills > 0:
+        return Verdict(Ending.HOST_MEMORY, "the kernel killed it: the machine's memory was full")
+    return Verdict(Ending.KILLED, worker or "SIGKILL, and the kernel has not counted it as out of memory")
+
+
+def _last(ended: Ended) -> str:
+    """Return the last line that sounds like a reason, or the last one."""
+    lines = [line.strip() for line in ended.tail if line.strip()]
+    return next((line for line in reversed(lines) if _REASON.search(line)), lines[-1] if lines else "")

@@ -1,0 +1,159 @@
+"""What an engine's ``config.json`` has to say: the plan's shapes and switches, as the builder writes them down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtkit.catalog.trtllm import FLAGS
+from trtkit.engine.tensorrt.argv import Value, flags_of, target_of
+from trtkit.plan.types import Plan
+
+_MODEL_KEYS = (
+    "architecture", "dtype", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_size", "intermediate_size", "max_position_embeddings", "hidden_act",
+    "norm_epsilon", "rotary_base",
+)  # fmt: skip
+_MODES = {
+    "draft_tokens_external": 2,
+    "medusa": 4,
+    "lookahead_decoding": 8,
+    "explicit_draft_tokens": 16,
+    "eagle": 32,
+}
+"""Bits of ``SpeculativeDecodingMode``; 1 for none."""
+_SHAPES = ("max_batch_size", "max_input_len", "max_num_tokens", "max_beam_width")
+_SWITCHES = ("enable", "disable")
+_REWRITTEN = (
+    "context_fmha", "use_paged_context_fmha", "use_fp8_context_fmha", "reduce_fusion", "user_buffer",
+    "norm_quant_fusion",
+)  # fmt: skip
+"""Switches of which the builder makes something else, as the plan foresees; others stay as they were asked for."""
+_RECURRENT = "paged_state"
+"""Of models without attention: off in all that trtkit knows, whatever was asked."""
+_ANY_OF_ITS_DTYPE = "auto"
+_QKV = ("attn_q", "attn_k", "attn_v")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One key whose value is not what was planned."""
+
+    key: str
+    planned: Any
+    built: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}: planned {self.planned!r}, built {self.built!r}"
+
+
+def differences(plan: Plan, checkpoint: Mapping[str, Any], built: Mapping[str, Any]) -> list[Difference]:
+    """Return where the engine's ``config.json`` is not what plan and checkpoint say."""
+    wanted = expected(plan, checkpoint)
+    found = {key: _at(built, key) for key in wanted}
+    line, version = target_of(plan).trtllm, str(built.get("version"))
+    wrong = [] if version.startswith(f"{line}.") else [Difference("version", f"{line}.x", version)]
+    return wrong + [
+        Difference(key, value, found[key])
+        for key, value in wanted.items()
+        if not _agree(value, found[key], plan)
+    ]
+
+
+def expected(plan: Plan, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values by dotted key."""
+    flags = flags_of(plan)
+    model = {f"pretrained_config.{key}": checkpoint.get(key) for key in _MODEL_KEYS}
+    quantization = checkpoint.get("quantization") or {}
+    for key in ("quant_algo", "kv_cache_quant_algo"):
+        model[f"pretrained_config.quantization.{key}"] = quantization.get(key)
+    for key, value in (("tp_size", plan.tensor_parallel), ("pp_size", plan.pipeline_parallel)):
+        model[f"pretrained_config.mapping.{key}"] = value
+    model["pretrained_config.logits_dtype"] = flags.get("logits_dtype") or checkpoint.get("logits_dtype")
+    build = {**_shapes(plan, checkpoint, flags), **_options(flags), **_lora(flags)}
+    return {
+        **model,
+        **{f"build_config.{key}": value for key, value in build.items()},
+        **{f"build_config.plugin_config.{key}": value for key, value in _plugins(plan, flags).items()},
+    }
+
+
+def _shapes(plan: Plan, checkpoint: Mapping[str, Any], flags: Mapping[str, Value]) -> dict[str, Any]:
+    """Return shapes and speculation; drafts of Medusa and EAGLE are as long as their checkpoint says."""
+    mode = flags.get("speculative_decoding_mode")
+    draft = int(str(flags.get("max_draft_len") or checkpoint.get("max_draft_len") or 0))
+    layers = int(checkpoint.get("num_eagle_layers") or 0) if mode == "eagle" else 0
+    return {
+        **{key: flags[key] for key in _SHAPES},
+        "max_seq_len": plan.limits.max_seq_len + (draft + layers if mode else 0),
+        "max_draft_len": draft,
+        "speculative_decoding_mode": _MODES[str(mode)] if mode else 1,
+        **_optimum(plan, flags),
+    }
+
+
+def _optimum(plan: Plan, flags: Mapping[str, Value]) -> dict[str, Any]:
+    """Return the number of tokens that kernels are chosen for; several profiles, and padding, have none."""
+    if flags.get("multiple_profiles") == "enable" or flags.get("remove_input_padding") == "disable":
+        return {}
+    return {"opt_num_tokens": int(target_of(plan).setting("opt_num_tokens").effective)}
+
+
+def _options(flags: Mapping[str, Value]) -> dict[str, Any]:
+    everything = flags.get("gather_all_token_logits") is True
+    return {
+        "kv_cache_type": flags.get("kv_cache_type", FLAGS["kv_cache_type"].default),
+        "gather_context_logits": everything or flags.get("gather_context_logits", False),
+        "use_strip_plan": flags.get("strip_plan", False),
+        "weight_streaming": flags.get("weight_streaming", False),
+        "weight_sparsity": flags.get("weight_sparsity", False),
+        "strongly_typed": True,
+    }
+
+
+def _lora(flags: Mapping[str, Value]) -> dict[str, Any]:
+    if flags.get("lora_plugin", "disable") == "disable":
+        return {}
+    modules = flags.get("lora_target_modules")
+    wanted = {"lora_config.max_lora_rank": flags.get("max_lora_rank", FLAGS["max_lora_rank"].default)}
+    return wanted | ({"lora_config.lora_target_modules": modules} if modules else {})
+
+
+def _plugins(plan: Plan, flags: Mapping[str, Value]) -> dict[str, Any]:
+    """Return every plugin and switch of the line: what was asked for, or what the plan says becomes of it."""
+    target = target_of(plan)
+    foreseen = {each.name: each.effective for each in target.settings}
+    wanted: dict[str, Any] = {}
+    for name, flag in FLAGS.items():
+        is_plugin = name.endswith("_plugin") or flag.choices == _SWITCHES
+        if not is_plugin or name == _RECURRENT or not flag.in_line(target.trtllm or ""):
+            continue
+        asked = flags.get(name, flag.default)
+        value = foreseen.get(name, asked) if name in _REWRITTEN else asked
+        wanted[name] = (
+            value == "enable" if flag.choices == _SWITCHES else None if value == "disable" else value
+        )
+    by_row = {"fp8_rowwise_gemm_plugin": plan.dtype} if plan.quantization.weights == "fp8-rowwise" else {}
+    nccl = {"nccl_plugin": plan.dtype if target.ranks.world > 1 else None}
+    return {**wanted, **by_row, **nccl, "tokens_per_block": flags["tokens_per_block"]}
+
+
+def _agree(wanted: Any, found: Any, plan: Plan) -> bool:
+    if wanted == _ANY_OF_ITS_DTYPE:
+        return found in {_ANY_OF_ITS_DTYPE, plan.dtype}
+    if isinstance(wanted, tuple):
+        return isinstance(found, Iterable) and set(wanted) <= set(found)
+    if isinstance(wanted, str) and isinstance(found, str):
+        # Enums are written by name, in capitals by lines before 1.1.
+        return wanted.lower() == found.lower()
+    return (
+        type(wanted) is type(found) and bool(wanted == found) if isinstance(wanted, bool) else wanted == found
+    )
+
+
+def _at(config: Mapping[str, Any], key: str) -> Any:
+    value: Any = config
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
