@@ -20,8 +20,8 @@ from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.safetensors import numpy_dtype
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint
 from trtkit.engine.cpu.compile import compile_engine
-from trtkit.engine.cpu.request import FinishReason, GenerationRequest, TokenChunk
 from trtkit.engine.cpu.runtime import CpuEngine
+from trtkit.engine.inflight.request import FinishReason, GenerationRequest, TokenChunk
 from trtkit.plan.kv import kv_bytes_per_token
 from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Zones
 

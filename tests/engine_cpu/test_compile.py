@@ -17,8 +17,8 @@ from trtkit.checkpoint.trtllm import TrtllmCheckpoint
 from trtkit.engine.cpu.compile import compile_engine
 from trtkit.engine.cpu.folder import EngineFolder
 from trtkit.engine.cpu.pipeline import Pipeline
-from trtkit.engine.cpu.request import GenerationRequest
 from trtkit.engine.cpu.runtime import CpuEngine
+from trtkit.engine.inflight.request import GenerationRequest
 from trtkit.errors import EnvironmentLacks, InputError, StageError
 from trtkit.plan.kv import kv_bytes_per_token
 from trtkit.plan.types import Plan
@@ -77,7 +77,7 @@ def test_pool_is_as_large_as_the_plan_thinks(engine_dir: Path) -> None:
     pipeline.enter(GenerationRequest("a", [1], 1))
     pipeline.step()
     pool_bytes = pipeline._pipeline.get_metrics().cache_size_in_bytes
-    assert pool_bytes == folder.kv_blocks * 32 * kv_bytes_per_token(
+    assert pool_bytes == folder.limits.kv_blocks * 32 * kv_bytes_per_token(
         "cpu", num_layers=2, num_kv_heads=2, head_size=16
     )
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trtkit.engine.cpu.request import FinishReason, GenerationRequest, TokenChunk
 from trtkit.engine.cpu.runtime import CpuEngine
+from trtkit.engine.inflight.request import FinishReason, GenerationRequest, TokenChunk
 
 RNG = np.random.default_rng(3)
 PROMPTS = [RNG.integers(0, 400, size).tolist() for size in (5, 31, 32, 33, 64, 100, 150, 190) * 4]

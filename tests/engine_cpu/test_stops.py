@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, normalizers
 
-from trtkit.engine.cpu.stops import StopGuard, Token
-from trtkit.engine.cpu.vocabulary import REPLACEMENT, TextVocabulary, TokenIds, Vocabulary
+from trtkit.engine.inflight.stops import StopGuard, Token
+from trtkit.engine.inflight.vocabulary import REPLACEMENT, TextVocabulary, TokenIds, Vocabulary
 
 PIECES = ["a", "b", "ab", " the", "\n\n", '"}', "é", "東京", "🎉", "👩‍👩‍👧", " User:", "x", REPLACEMENT]
 texts = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)

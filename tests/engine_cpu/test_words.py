@@ -10,9 +10,9 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from trtkit.engine.cpu.bans import Bans, surface_variants
-from trtkit.engine.cpu.request import FinishReason
-from trtkit.engine.cpu.vocabulary import TextVocabulary
+from trtkit.engine.inflight.bans import Bans, surface_variants
+from trtkit.engine.inflight.request import FinishReason
+from trtkit.engine.inflight.vocabulary import TextVocabulary
 
 PROMPT = np.random.default_rng(5).integers(0, 400, 40).tolist()
 NextLogits = Callable[[Sequence[int]], np.ndarray]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trtkit.triton
-from trtkit.engine.cpu.request import FinishReason, TokenChunk
+from trtkit.engine.inflight.request import FinishReason, TokenChunk
 
 
 @pytest.fixture(scope="module")

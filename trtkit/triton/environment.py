@@ -43,16 +43,16 @@ class Installation:
         shutil.copy2(self.stub, stub)
         stub.chmod(0o755)
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, *, with_device: bool) -> dict[str, str]:
         """Return the variables that tritonserver and its Python stubs need."""
         libraries = [str(self.libpython.parent), str(self.libraries)]
-        return {
+        hidden = {} if with_device else {"CUDA_VISIBLE_DEVICES": ""}
+        return hidden | {
             # The stub's Python finds its site-packages through the first python3 on PATH.
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
             "LD_LIBRARY_PATH": os.pathsep.join(
                 [*libraries, *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
             ),
-            "CUDA_VISIBLE_DEVICES": "",
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONUTF8": "1",  # paths may hold any character, whatever the locale
         }

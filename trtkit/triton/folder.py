@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from trtkit.conventions import BLS_MODEL, ENGINE_MODEL, POSTPROCESSING_MODEL, PREPROCESSING_MODEL
+from trtkit.contract.formats import BackendName
+from trtkit.conventions import (
+    BLS_MODEL,
+    CHECKPOINT_CONFIG,
+    ENGINE_MODEL,
+    POSTPROCESSING_MODEL,
+    PREPROCESSING_MODEL,
+)
 from trtkit.errors import InputError
 from trtkit.triton.repository import BANNER, ENGINE_FOLDER, TOKENIZER_FOLDER
 
@@ -65,6 +73,15 @@ def install(repo: Path, engine_dir: Path, tokenizer_dir: Path) -> None:
     _place(engine_files, engine_dir, repo / ENGINE_MODEL / "1" / ENGINE_FOLDER)
     for model in (ENGINE_MODEL, PREPROCESSING_MODEL, POSTPROCESSING_MODEL, BLS_MODEL):
         _place(tokenizer_files, tokenizer_dir, repo / model / "1" / TOKENIZER_FOLDER)
+
+
+def needs_device(repo: Path) -> bool:
+    """Tell whether the engine of a repository runs on a GPU."""
+    config = repo / ENGINE_MODEL / "1" / ENGINE_FOLDER / CHECKPOINT_CONFIG
+    try:
+        return bool(json.loads(config.read_text(encoding="utf-8"))["backend"] == BackendName.RTX)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # no engine that trtkit made
 
 
 def _recorded(out: Path) -> list[str]:

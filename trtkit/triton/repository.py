@@ -42,7 +42,7 @@ class Dialect(str, enum.Enum):
     """Who runs the ``tensorrt_llm`` model."""
 
     CPU = "cpu"
-    """trtkit's Python model around its CPU engine."""
+    """trtkit's Python model around one of its engines: OpenVINO's, or a graph with slots."""
     TENSORRT = "tensorrt"
     """TensorRT-LLM's C++ back end, release 25.05 and later."""
 

@@ -19,6 +19,7 @@ from typing import IO
 from trtkit.errors import InputError, StartError
 from trtkit.triton import keeper
 from trtkit.triton.environment import find_installation
+from trtkit.triton.folder import needs_device
 from trtkit.triton.ports import choose_ports
 from trtkit.triton.probe import decisive_lines, is_ready, probe_bls
 from trtkit.triton.stubs import Loading, Stub, running_stubs, runs
@@ -101,7 +102,7 @@ class TritonServer:
     @property
     def env(self) -> Mapping[str, str]:
         """What tritonserver's environment has on top of this process's."""
-        return self._installation.environment()
+        return self._installation.environment(with_device=needs_device(self.repo))
 
     def dry_run(self) -> str:
         """Return what :meth:`start` would run, as one shell command."""

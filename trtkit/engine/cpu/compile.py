@@ -36,7 +36,7 @@ def compile_engine(checkpoint_dir: Path, out_dir: Path, plan: Plan) -> EngineInf
 
     from trtkit.checkpoint.trtllm import TrtllmCheckpoint
     from trtkit.engine.cpu.graph import build_model
-    from trtkit.engine.cpu.pipeline import reason
+    from trtkit.engine.inflight.pipeline import reason
 
     _check(plan)
     start_s = time.monotonic()
@@ -87,7 +87,8 @@ def prove(engine_dir: Path) -> None:
     import numpy as np
 
     from trtkit.engine.cpu.oracle import Oracle
-    from trtkit.engine.cpu.pipeline import probe, reason
+    from trtkit.engine.cpu.pipeline import probe
+    from trtkit.engine.inflight.pipeline import reason
 
     folder = EngineFolder.open(engine_dir)
     try:

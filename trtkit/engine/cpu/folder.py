@@ -9,6 +9,7 @@ from typing import Any
 
 from trtkit.conventions import CHECKPOINT_CONFIG
 from trtkit.engine.cpu.precision import plugin_properties
+from trtkit.engine.inflight.limits import Limits
 from trtkit.errors import InputError
 
 MODEL_FILE = "openvino_model.xml"
@@ -19,12 +20,7 @@ class EngineFolder:
     """The shapes and settings that an engine was compiled for."""
 
     path: Path
-    vocab_size: int
-    max_batch_size: int
-    max_input_len: int
-    max_seq_len: int
-    max_num_tokens: int
-    kv_blocks: int
+    limits: Limits
     enable_block_reuse: bool
     properties: dict[str, Any]
     """OpenVINO's properties for this machine."""
@@ -44,16 +40,10 @@ class EngineFolder:
                 raise InputError(
                     f"engine is for back end {config['backend']!r}, not cpu", path=path, hint=hint
                 )
-            build = config["build_config"]
             return cls(
                 path=path,
-                vocab_size=config["pretrained_config"]["vocab_size"],
-                max_batch_size=build["max_batch_size"],
-                max_input_len=build["max_input_len"],
-                max_seq_len=build["max_seq_len"],
-                max_num_tokens=build["max_num_tokens"],
-                kv_blocks=build["kv_blocks"],
-                enable_block_reuse=build["enable_block_reuse"],
+                limits=Limits.read(config),
+                enable_block_reuse=config["build_config"]["enable_block_reuse"],
                 properties=plugin_properties(config["runtime"]),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:

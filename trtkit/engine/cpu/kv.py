@@ -4,8 +4,3 @@ from __future__ import annotations
 
 BLOCK_TOKENS = 32
 """Tokens per block: fixed by the CPU plugin's paged attention."""
-
-
-def blocks_for(num_tokens: int) -> int:
-    """Return how many blocks hold this many tokens of one sequence."""
-    return -(-num_tokens // BLOCK_TOKENS)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from trtkit.engine.cpu.folder import EngineFolder
-from trtkit.engine.cpu.kv import blocks_for
-from trtkit.engine.cpu.request import GenerationRequest
 from trtkit.engine.cpu.sampling import pipeline_config
-from trtkit.engine.cpu.stops import Token
+from trtkit.engine.inflight.pipeline import Draw, reason
+from trtkit.engine.inflight.request import GenerationRequest
+from trtkit.engine.inflight.stops import Token
 from trtkit.errors import StageError
 
 
@@ -27,7 +27,7 @@ class Decoding:
         """Reserved for its whole length, prompt and output."""
         self.prefilled = False
 
-    def read(self) -> Iterator[Token]:
+    def read(self, draw: Draw) -> Iterator[Token]:  # noqa: ARG002 - OpenVINO GenAI has a sampler of its own
         """Yield the tokens of the steps since the last call; an end token is one of them."""
         while self._handle.can_read():
             for output in self._handle.read().values():
@@ -68,9 +68,9 @@ class Pipeline:
         import openvino_genai
 
         scheduler = openvino_genai.SchedulerConfig()
-        scheduler.num_kv_blocks = folder.kv_blocks
-        scheduler.max_num_seqs = folder.max_batch_size
-        scheduler.max_num_batched_tokens = folder.max_num_tokens
+        scheduler.num_kv_blocks = folder.limits.kv_blocks
+        scheduler.max_num_seqs = folder.limits.max_batch_size
+        scheduler.max_num_batched_tokens = folder.limits.max_num_tokens
         scheduler.enable_prefix_caching = folder.enable_block_reuse
         scheduler.dynamic_split_fuse = True  # long prompts are prefilled in pieces, beside running requests
         try:
@@ -82,7 +82,7 @@ class Pipeline:
             raise StageError(
                 f"OpenVINO cannot load it: {reason(error)}", path=folder.path, hint=hint
             ) from error
-        self._folder = folder
+        self._limits = folder.limits
         self._inside: list[Decoding] = []
         self._num_added = 0
 
@@ -96,7 +96,7 @@ class Pipeline:
         """Blocks held by sequences in the last step; shared ones count once, merely cached ones not at all."""
         if not self._inside:
             return 0
-        return round(float(self._pipeline.get_metrics().cache_usage) / 100 * self._folder.kv_blocks)
+        return round(float(self._pipeline.get_metrics().cache_usage) / 100 * self._limits.kv_blocks)
 
     def has_room(self, request: GenerationRequest, generated: Sequence[int]) -> bool:
         """Tell whether a request can enter and surely finish, as TensorRT-LLM's ``guaranteed_no_evict`` does.
@@ -109,9 +109,9 @@ class Pipeline:
         prefilling = sum(decoding.prompt_tokens for decoding in self._inside if not decoding.prefilled)
         reserved = sum(decoding.blocks for decoding in self._inside)
         return (
-            len(self._inside) < self._folder.max_batch_size
-            and reserved + _blocks(request) <= self._folder.kv_blocks
-            and (not prefilling or prefilling + prompt_tokens <= self._folder.max_num_tokens)
+            len(self._inside) < self._limits.max_batch_size
+            and reserved + self._blocks(request) <= self._limits.kv_blocks
+            and (not prefilling or prefilling + prompt_tokens <= self._limits.max_num_tokens)
         )
 
     def enter(self, request: GenerationRequest, generated: Sequence[int] = ()) -> Decoding:
@@ -122,7 +122,7 @@ class Pipeline:
         prompt = np.array([[*request.input_ids, *generated]], dtype=np.int64)
         config = pipeline_config(request, len(generated))
         handle = self._pipeline.add_request(self._num_added, ov.Tensor(prompt), config)
-        self._inside.append(Decoding(handle, prompt.size, _blocks(request)))
+        self._inside.append(Decoding(handle, prompt.size, self._blocks(request)))
         return self._inside[-1]
 
     def step(self) -> None:
@@ -132,19 +132,12 @@ class Pipeline:
         for decoding in self._inside:
             decoding.settle()
 
+    def _blocks(self, request: GenerationRequest) -> int:
+        return self._limits.blocks_for(len(request.input_ids) + request.max_tokens)
+
 
 def probe(folder: EngineFolder) -> None:
     """Generate one token with the smallest pool; raise RuntimeError if the model cannot be paged."""
-    pipeline = Pipeline(replace(folder, kv_blocks=2))
+    pipeline = Pipeline(replace(folder, limits=replace(folder.limits, kv_blocks=2)))
     pipeline.enter(GenerationRequest("probe", input_ids=[0, 0], max_tokens=1))
     pipeline.step()
-
-
-def reason(error: BaseException) -> str:
-    """Return the last line of one of OpenVINO's errors; those before name its source files."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
-
-
-def _blocks(request: GenerationRequest) -> int:
-    return blocks_for(len(request.input_ids) + request.max_tokens)

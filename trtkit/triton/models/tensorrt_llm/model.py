@@ -1,4 +1,4 @@
-"""tensorrt_llm: TensorRT-LLM's tensor contract in front of trtkit's CPU engine.
+"""tensorrt_llm: TensorRT-LLM's tensor contract in front of trtkit's engines.
 
 execute() only queues. The engine's thread hands its tokens to one sender thread, so that sending overlaps the
 next engine step; one housekeeping thread notices clients that went away and refreshes the metrics.
@@ -15,7 +15,7 @@ from trtkit_job import Job, Jobs
 from trtkit_outbox import Outbox
 from trtkit_request import check_supported, flag, generation_requests
 
-from trtkit.engine.cpu.runtime import CpuEngine
+from trtkit.engine.serving import open_engine
 
 
 class TritonPythonModel:
@@ -25,7 +25,7 @@ class TritonPythonModel:
         """Load the engine and start the threads."""
         settings = Settings(args)
         self._outbox = Outbox()
-        self._engine = CpuEngine(
+        self._engine = open_engine(
             settings.path("gpt_model_path"), settings.path("tokenizer_dir"), settle=self._outbox.settle
         )
         self._exclude_input = settings.flag("exclude_input_in_output", default=False)

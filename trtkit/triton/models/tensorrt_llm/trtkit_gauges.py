@@ -1,4 +1,4 @@
-"""The gauges that TensorRT-LLM's back end exports, fed from the CPU engine's statistics."""
+"""The gauges that TensorRT-LLM's back end exports, fed from the engine's statistics."""
 
 import triton_python_backend_utils as pb_utils
 

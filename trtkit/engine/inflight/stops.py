@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trtkit.engine.cpu.vocabulary import Vocabulary
+from trtkit.engine.inflight.vocabulary import Vocabulary
 from trtkit.errors import InputError
 
 

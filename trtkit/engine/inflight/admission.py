@@ -4,44 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtkit.engine.cpu.folder import EngineFolder
-from trtkit.engine.cpu.kv import BLOCK_TOKENS, blocks_for
-from trtkit.engine.cpu.request import GenerationRequest
+from trtkit.engine.inflight.limits import Limits
+from trtkit.engine.inflight.request import GenerationRequest
 
 
-def refusal(request: GenerationRequest, folder: EngineFolder) -> str | None:
+def refusal(request: GenerationRequest, limits: Limits) -> str | None:
     """Return the first reason why this engine cannot take the request, or None."""
-    return next((message for wrong, message in _checks(request, folder) if wrong), None)
+    return next((message for wrong, message in _checks(request, limits) if wrong), None)
 
 
-def _checks(request: GenerationRequest, folder: EngineFolder) -> Iterator[tuple[bool, str]]:
-    yield from _length_checks(request, folder)
+def _checks(request: GenerationRequest, limits: Limits) -> Iterator[tuple[bool, str]]:
+    yield from _length_checks(request, limits)
     yield from _sampling_checks(request)
     for name in ("input_ids", "stop_words", "bad_words"):
         lists = [request.input_ids] if name == "input_ids" else getattr(request, name)
         wrong = next(
-            (token for tokens in lists for token in tokens if not 0 <= token < folder.vocab_size), None
+            (token for tokens in lists for token in tokens if not 0 <= token < limits.vocab_size), None
         )
-        yield wrong is not None, f"{name} holds token {wrong}; the vocabulary has {folder.vocab_size}"
+        yield wrong is not None, f"{name} holds token {wrong}; the vocabulary has {limits.vocab_size}"
 
 
-def _length_checks(request: GenerationRequest, folder: EngineFolder) -> Iterator[tuple[bool, str]]:
+def _length_checks(request: GenerationRequest, limits: Limits) -> Iterator[tuple[bool, str]]:
     prompt, output = len(request.input_ids), request.max_tokens
-    blocks = blocks_for(prompt + output)
+    blocks = limits.blocks_for(prompt + output)
     asked = f"prompt of {prompt} tokens plus max_tokens {output}"
     yield prompt == 0, "prompt has no tokens"
     yield output < 1, f"max_tokens is {output}, it must be at least 1"
     yield (
-        prompt > folder.max_input_len,
-        f"prompt has {prompt} tokens, max_input_len is {folder.max_input_len}",
+        prompt > limits.max_input_len,
+        f"prompt has {prompt} tokens, max_input_len is {limits.max_input_len}",
     )
     yield (
-        prompt + output > folder.max_seq_len,
-        f"{asked} is {prompt + output}, max_seq_len is {folder.max_seq_len}",
+        prompt + output > limits.max_seq_len,
+        f"{asked} is {prompt + output}, max_seq_len is {limits.max_seq_len}",
     )
     yield (
-        blocks > folder.kv_blocks,
-        f"{asked} needs {blocks} KV blocks of {BLOCK_TOKENS} tokens, the pool has {folder.kv_blocks}",
+        blocks > limits.kv_blocks,
+        f"{asked} needs {blocks} KV blocks of {limits.tokens_per_block} tokens, the pool has {limits.kv_blocks}",
     )
 
 

@@ -7,13 +7,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trtkit.engine.cpu.bans import Bans, surface_variants
-from trtkit.engine.cpu.oracle import OracleSession
-from trtkit.engine.cpu.pipeline import Decoding, Pipeline
-from trtkit.engine.cpu.request import FinishReason, GenerationRequest, OnTokens, TokenChunk
-from trtkit.engine.cpu.sampling import choose
-from trtkit.engine.cpu.stops import StopGuard, Token, stop_texts
-from trtkit.engine.cpu.vocabulary import TextVocabulary, TokenIds
+from trtkit.engine.inflight.bans import Bans, surface_variants
+from trtkit.engine.inflight.pipeline import Decoding, Logits, OracleSession, Pipeline
+from trtkit.engine.inflight.request import FinishReason, GenerationRequest, OnTokens, TokenChunk
+from trtkit.engine.inflight.sampling import choose
+from trtkit.engine.inflight.stops import StopGuard, Token, stop_texts
+from trtkit.engine.inflight.vocabulary import TextVocabulary, TokenIds
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +33,9 @@ class Workshop:
     """What all generations of an engine share."""
 
     pipeline: Pipeline
-    vocabulary: TextVocabulary | None
-    open_oracle: Callable[[], OracleSession]
+    vocabulary: TextVocabulary | None = None
+    open_oracle: Callable[[], OracleSession] | None = None
+    """Gives the logits that a pipeline with a sampler of its own does not show; None where it has none."""
 
 
 class Generation:
@@ -75,8 +75,8 @@ class Generation:
         """Take the tokens of the last step and hand out what is certain."""
         if self.ended:
             return
-        if self.phase is Phase.BY_HAND:
-            self._choose()
+        if self.phase is Phase.BY_HAND and self._oracle is not None:
+            self._choose(self._oracle)
         elif self._decoding is not None:
             self._read(self._decoding)
         self._hand_out()
@@ -87,10 +87,12 @@ class Generation:
         self._hand_out()
 
     def _read(self, decoding: Decoding) -> None:
-        for token in decoding.read():
-            if self._bans and token.id in self._bans.completing(self._history()):
+        open_oracle = self._workshop.open_oracle
+        for token in decoding.read(self._draw):
+            if open_oracle is not None and token.id in self._banned():
                 self._leave()
-                self._choose()
+                self._oracle = self._oracle or open_oracle()
+                self._choose(self._oracle)
                 return
             self._take(token)
             if self.ended:
@@ -98,15 +100,16 @@ class Generation:
         if decoding.dropped:
             self._close(FinishReason.ERROR, "the KV pool has no room for this sequence")
 
-    def _choose(self) -> None:
-        """Choose one token from the model's logits without those that complete a bad word, then go on."""
-        self._oracle = self._oracle or self._workshop.open_oracle()
-        history = self._history()
-        logits = self._oracle.next_logits(history)
-        self._take(Token(*choose(logits, self.request, self._generated, self._bans.completing(history))))
+    def _choose(self, oracle: OracleSession) -> None:
+        """Choose one token outside the pipeline, then go on."""
+        self._take(self._draw(oracle.next_logits(self._history())))
         if not self.ended:
             penalized = self.request.presence_penalty or self.request.frequency_penalty
             self.phase = Phase.BY_HAND if penalized else Phase.WAITING
+
+    def _draw(self, logits: Logits) -> Token:
+        """Choose a token from the model's logits, none that completes a bad word."""
+        return choose(logits, self.request, self._generated, self._banned())
 
     def _take(self, token: Token) -> None:
         if self.request.stops_at_end_id and token.id == self.request.end_id:
@@ -152,6 +155,9 @@ class Generation:
             log_probs=log_probs if asked else None,
             cum_log_prob=self._cum_log_prob if asked else None,
         )
+
+    def _banned(self) -> set[int]:
+        return self._bans.completing(self._history()) if self._bans else set()
 
     def _history(self) -> list[int]:
         return self.request.input_ids + self._generated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from trtkit.engine.cpu.vocabulary import Vocabulary
+from trtkit.engine.inflight.vocabulary import Vocabulary
 
 Sequences = tuple[tuple[int, ...], ...]
 

@@ -1,0 +1,64 @@
+"""One CUDA device: a stream, and memory on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from trtkit.errors import EnvironmentLacks, StageError
+
+Address = int
+
+
+class Device:
+    """The first device. Everything runs on one stream, in order."""
+
+    def __init__(self) -> None:
+        try:
+            from cuda.bindings import runtime
+        except ModuleNotFoundError:
+            message = "the back end rtx needs the package cuda-python"
+            raise EnvironmentLacks(message, hint="pip install 'trtkit[rtx]'") from None
+        self._cuda = runtime
+        try:
+            self.stream: Any = self._do(runtime.cudaStreamCreate())
+        except StageError as error:
+            hint = (
+                "serve it where `nvidia-smi` shows a GPU; engine.backend: onnx runs the same graph on the CPU"
+            )
+            raise EnvironmentLacks(f"there is no CUDA device: {error.message}", hint=hint) from None
+        self._buffers: list[Address] = []
+
+    def allocate(self, num_bytes: int) -> Address:
+        """Return memory that holds zeros."""
+        address = int(self._do(self._cuda.cudaMalloc(num_bytes)))
+        self._buffers.append(address)
+        self._do(self._cuda.cudaMemsetAsync(address, 0, num_bytes, self.stream))
+        return address
+
+    def upload(self, address: Address, values: npt.NDArray[Any]) -> None:
+        """Copy an array to the device; it may be changed afterwards."""
+        kind = self._cuda.cudaMemcpyKind.cudaMemcpyHostToDevice
+        self._do(self._cuda.cudaMemcpyAsync(address, values.ctypes.data, values.nbytes, kind, self.stream))
+
+    def download(self, address: Address, values: npt.NDArray[Any]) -> None:
+        """Fill an array from the device, once all before it is done."""
+        kind = self._cuda.cudaMemcpyKind.cudaMemcpyDeviceToHost
+        self._do(self._cuda.cudaMemcpyAsync(values.ctypes.data, address, values.nbytes, kind, self.stream))
+        self._do(self._cuda.cudaStreamSynchronize(self.stream))
+
+    def close(self) -> None:
+        """Give everything back."""
+        for address in self._buffers:
+            self._cuda.cudaFree(address)
+        self._buffers.clear()
+        self._cuda.cudaStreamDestroy(self.stream)
+
+    def _do(self, answer: tuple[Any, ...]) -> Any:
+        """Return what a call of the CUDA runtime gave; raise :class:`StageError` where it failed."""
+        error, *results = answer
+        if error != self._cuda.cudaError_t.cudaSuccess:
+            said = self._cuda.cudaGetErrorString(error)[1]
+            raise StageError(f"CUDA: {said.decode() if isinstance(said, bytes) else said}")
+        return results[0] if results else None

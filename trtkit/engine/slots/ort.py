@@ -1,0 +1,79 @@
+"""ONNX Runtime on this machine's CPU as the executor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trtkit.engine.graph.spec import LOGITS
+from trtkit.engine.inflight.pipeline import reason
+from trtkit.engine.slots.executor import Batch
+from trtkit.engine.slots.folder import SlotFolder
+from trtkit.errors import EnvironmentLacks, StageError
+
+_CPU = "CPUExecutionProvider"
+
+
+class OrtExecutor:
+    """The graph of an engine folder in an inference session, and one buffer for each cache.
+
+    A cache is input and output at the same address, so that a step writes its tokens and copies nothing.
+    """
+
+    def __init__(self, folder: SlotFolder) -> None:
+        self._session = _open(folder)
+        shape = folder.spec.cache_shape(folder.cache, folder.spec.slots)
+        self._caches = {
+            names: np.zeros(shape, dtype=folder.spec.dtype)
+            for names in folder.spec.cache_names(folder.cache.num_layers)
+        }
+        self._bindings: dict[tuple[int, int], Any] = {}
+
+    def run(self, batch: Batch) -> npt.NDArray[np.float32]:
+        """Run one batch."""
+        binding = self._binding(batch.first, len(batch.tokens))
+        for name, values in batch.inputs().items():
+            binding.bind_cpu_input(name, values)
+        binding.bind_output(LOGITS, "cpu")
+        self._session.run_with_iobinding(binding)
+        return np.array(binding.get_outputs()[0].numpy())
+
+    def close(self) -> None:
+        """Do nothing: there is only memory."""
+
+    def _binding(self, first: int, rows: int) -> Any:
+        """Return a binding whose caches are those of ``rows`` slots from ``first`` on."""
+        if (first, rows) not in self._bindings:
+            binding = self._session.io_binding()
+            binding.bind_output(LOGITS, "cpu")
+            for (past, present), cache in self._caches.items():
+                part = cache[first : first + rows]
+                place = ("cpu", 0, part.dtype, part.shape, part.ctypes.data)
+                binding.bind_input(past, *place)
+                binding.bind_output(present, *place)
+            self._bindings[first, rows] = binding
+        return self._bindings[first, rows]
+
+
+def _open(folder: SlotFolder) -> Any:
+    try:
+        import onnxruntime as ort
+    except ModuleNotFoundError:
+        message = "the back end onnx needs the package onnxruntime"
+        raise EnvironmentLacks(message, hint="pip install 'trtkit[onnx]'") from None
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = folder.num_threads
+    # Threads that spin between two steps would take the cores of Triton and the proxy.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.log_severity_level = (
+        3  # it warns that TensorScatter copies where input and output are not one buffer
+    )
+    try:
+        return ort.InferenceSession(str(folder.model_file), options, providers=[_CPU])
+    except Exception as error:  # the binding's own classes have no common base
+        hint = "build the engine again on this machine"
+        raise StageError(
+            f"ONNX Runtime cannot load it: {reason(error)}", path=folder.path, hint=hint
+        ) from error

@@ -1,0 +1,82 @@
+"""The batch of slots: what the scheduler says, done by an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from trtkit.engine.graph.spec import Phase
+from trtkit.engine.inflight.limits import Limits
+from trtkit.engine.inflight.pipeline import Draw, Logits
+from trtkit.engine.inflight.request import GenerationRequest
+from trtkit.engine.inflight.stops import Token
+from trtkit.engine.slots.executor import Batch, Executor
+from trtkit.engine.slots.scheduler import Scheduler, Slot, State
+
+
+class SlotDecoding:
+    """One sequence in its slot."""
+
+    dropped = False
+
+    def __init__(self, scheduler: Scheduler, slot: Slot) -> None:
+        self._scheduler = scheduler
+        self._slot = slot
+        self.logits: Logits | None = None
+        """Of the last step, until a token is drawn from them."""
+
+    def read(self, draw: Draw) -> Iterator[Token]:
+        """Draw the token of the last step, if there is one, and have it run in the next."""
+        if self.logits is not None:
+            token = draw(self.logits)
+            self.logits = None
+            self._scheduler.feed(self._slot, token.id)
+            yield token
+
+    def leave(self) -> None:
+        """Free the slot at once."""
+        self._scheduler.free(self._slot)
+
+
+class SlotPipeline:
+    """The batch. Not thread-safe."""
+
+    def __init__(self, scheduler: Scheduler, executor: Executor, limits: Limits) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._limits = limits
+        self._inside: dict[Slot, SlotDecoding] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether a slot is in use."""
+        return any(slot.state is not State.FREE for slot in self._scheduler.slots)
+
+    @property
+    def blocks_used(self) -> int:
+        """Blocks that hold tokens, as if slots had any: what is left of a slot is nobody else's either."""
+        return sum(self._limits.blocks_for(slot.length) for slot in self._scheduler.slots)
+
+    def has_room(self, request: GenerationRequest, generated: Sequence[int]) -> bool:  # noqa: ARG002
+        """Tell whether a slot is free: each has room for any request that was admitted."""
+        return self._scheduler.has_room
+
+    def enter(self, request: GenerationRequest, generated: Sequence[int]) -> SlotDecoding:
+        """Put a request into a slot."""
+        slot = self._scheduler.admit([*request.input_ids, *generated])
+        self._inside[slot] = SlotDecoding(self._scheduler, slot)
+        return self._inside[slot]
+
+    def step(self) -> None:
+        """Run pieces of prompts, then one token of every sequence that decodes."""
+        step = self._scheduler.next_step()
+        for chunk in step.chunks:
+            logits = self._executor.run(Batch(Phase.PREFILL, chunk.slot.index, [chunk.tokens], [chunk.start]))
+            if chunk.slot.state is State.CHOOSING:
+                self._inside[chunk.slot].logits = logits[0]
+        if step.rows is not None:
+            rows = step.rows
+            logits = self._executor.run(
+                Batch(Phase.DECODE, rows.first, [[token] for token in rows.tokens], rows.lengths)
+            )
+            for slot in rows.slots:
+                self._inside[slot].logits = logits[slot.index - rows.first]
