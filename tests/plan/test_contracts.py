@@ -61,7 +61,7 @@ def test_a_name_says_what_is_in_the_contract(path):
     contract = load_contract(path).contract
     formats, engine = contract.quantization, contract.engine
     name = f"{formats.weights.value}-kv_{formats.kv_cache.value}"
-    target = "cpu" if engine.gpu is None else f"{engine.gpu}-tp{engine.tensor_parallel}"
+    target = engine.backend.value if engine.gpu is None else f"{engine.gpu}-tp{engine.tensor_parallel}"
     assert path.stem.partition("__")[2] in (f"{name}__{target}", f"{formats.weights.value}__{target}")
 
 

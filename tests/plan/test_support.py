@@ -46,7 +46,7 @@ def test_engines_store_the_kv_cache_as_the_builder_lets_them(name, expected):
         ("tensorrt", "int4-awq", 120, "fp8"),
         ("llmapi", "int8-sq", 90, "fp8"),
         ("llmapi", "int8-sq", 80, "int4-awq"),
-        ("rtx", "int8-sq", 90, None),
+        ("rtx", "fp8", 86, "int8-sq"),
         ("edgellm", "fp8", 86, "int4-awq"),
     ],
 )
@@ -54,6 +54,13 @@ def test_a_refusal_says_why_and_what_comes_nearest(backend, name, sm, nearest):
     verdict = weights_verdict(backend, name, sm, NEWEST)
     assert (verdict.support, verdict.nearest) == (R, nearest)
     assert verdict.reason
+
+
+@pytest.mark.parametrize("sm", [90, 100])
+def test_a_gpu_that_tensorrt_for_rtx_does_not_know_gets_a_graph_and_a_warning(sm):
+    verdict = weights_verdict("rtx", "int8-sq", sm, NEWEST)
+    assert verdict.support is U
+    assert "no engine" in verdict.reason
 
 
 def test_a_family_without_the_layers_refuses_them_and_never_proposes_them():
@@ -70,7 +77,7 @@ def test_an_early_line_is_not_known_to_run_on_a_gpu_that_came_later():
 
 @pytest.mark.parametrize(("rows", "formats"), [(WEIGHT_SUPPORT, WeightFormat), (KV_SUPPORT, KvCacheFormat)])
 def test_the_table_is_complete_and_every_doubt_has_a_reason(rows, formats):
-    backends = {backend.value for backend in BackendName} - {"cpu"}
+    backends = {backend.value for backend in BackendName} - {"cpu", "onnx"}
     found = {row[:2] for row in table(rows, SMS, NEWEST)}
     assert found >= {(backend, name.value) for backend in backends for name in formats}
     assert all(row.reason for known in rows.values() for row in known if row.support is not W)

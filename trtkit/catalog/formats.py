@@ -71,6 +71,8 @@ class BackendFacts:
     """Whether it runs caps on scores, ALiBi, and LongRoPE beyond the original length."""
     sliding_window: bool
     """Whether attention can be kept from reaching all the way back."""
+    cache_per_slot: bool = False
+    """Whether each request that runs has a cache of full length of its own, instead of blocks of a pool."""
 
 
 _TRTLLM = BackendFacts(
@@ -116,9 +118,19 @@ BACKENDS: dict[str, BackendFacts] = {
     "vllm": _TRTLLM,
     "edgellm": _TRTLLM,
     # One graph with a cache for each slot. Caps on scores, ALiBi and windows were not tried in it.
-    "rtx": replace(_TRTLLM, max_ranks=1, all_attention=False, sliding_window=False),
+    "rtx": replace(_TRTLLM, max_ranks=1, all_attention=False, sliding_window=False, cache_per_slot=True),
+    # The same graph on a CPU: what it does not express is refused for both.
+    "onnx": replace(
+        _TRTLLM,
+        kv_cache=("auto",),
+        max_ranks=1,
+        needs_gpu=False,
+        all_attention=False,
+        sliding_window=False,
+        cache_per_slot=True,
+    ),
 }
 """Back ends that plans are made for."""
 
-BUILT = ("cpu",)
+BUILT = ("cpu", "onnx", "rtx", "tensorrt")
 """Those of them that this release builds for."""

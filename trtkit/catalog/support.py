@@ -97,22 +97,26 @@ _LLMAPI_KV = (
     Row(("fp8",), _FROM_ADA, _WORKS),
 )
 
-_RTX_SMS = frozenset({75, 80, 86, 89, 120, 121})
-_RTX_TARGETS = "TensorRT for RTX compiles for SM 75, 80, 86, 89, 120 and 121 only"
+RTX_SMS = frozenset({75, 80, 86, 89, 120, 121})
+"""What TensorRT for RTX compiles for."""
+_RTX_TARGETS = (
+    "TensorRT for RTX has no such target: the build gives graph, profiles and a script for TensorRT 11 on that GPU, "
+    "and no engine"
+)
 _RTX_UNTRIED = "the compiler has the types, and no graph of this kind was compiled with it"
 _EVERY = ("none", *_INT8, *_INT4, "fp8", "fp8-rowwise", "w4a8-awq")
 _ANY_SM = (FIRST_SM, LAST_SM)
 _RTX = (
-    Row(("none", "int8-sq"), _ANY_SM, _WORKS, sms=_RTX_SMS),
+    Row(("none", "int8-sq"), _ANY_SM, _WORKS, sms=RTX_SMS),
     Row(("fp8", "fp8-rowwise", "w4a8-awq"), _BEFORE_FP8, _NO, _NO_FP8),
-    Row(("fp8",), _FROM_ADA, _WORKS, sms=_RTX_SMS),
-    Row(("int8-wo", *_INT4, "fp8-rowwise", "w4a8-awq"), _ANY_SM, _MAYBE, _RTX_UNTRIED, sms=_RTX_SMS),
-    Row(_EVERY, _ANY_SM, _NO, _RTX_TARGETS),
+    Row(("fp8",), _FROM_ADA, _WORKS, sms=RTX_SMS),
+    Row(("int8-wo", *_INT4, "fp8-rowwise", "w4a8-awq"), _ANY_SM, _MAYBE, _RTX_UNTRIED, sms=RTX_SMS),
+    Row(_EVERY, _ANY_SM, _MAYBE, _RTX_TARGETS),
 )
 _LINEAR_KV = "the graph keeps its cache in the model's own type"
 _RTX_KV = (
-    Row(("auto",), _ANY_SM, _WORKS, sms=_RTX_SMS),
-    Row(("auto",), _ANY_SM, _NO, _RTX_TARGETS),
+    Row(("auto",), _ANY_SM, _WORKS, sms=RTX_SMS),
+    Row(("auto",), _ANY_SM, _MAYBE, _RTX_TARGETS),
     Row(("int8", "fp8"), _ANY_SM, _NO, _LINEAR_KV),
 )
 

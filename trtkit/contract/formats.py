@@ -40,6 +40,7 @@ class BackendName(str, enum.Enum):
     """Who compiles and runs the model."""
 
     CPU = "cpu"
+    ONNX = "onnx"
     TENSORRT = "tensorrt"
     RTX = "rtx"
     LLMAPI = "llmapi"

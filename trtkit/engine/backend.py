@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from trtkit.checkpoint.progress import Progress
 from trtkit.errors import InputError
 from trtkit.plan import Plan
 
@@ -13,8 +14,8 @@ from trtkit.plan import Plan
 class Backend(Protocol):
     """Compiles a TensorRT-LLM checkpoint into an engine folder."""
 
-    files: tuple[str, ...]
-    """The engine's files."""
+    def files(self, plan: Plan, /) -> tuple[str, ...]:
+        """Return the names of the engine's files."""
 
     def versions(self) -> Mapping[str, str]:
         """Return the versions and settings that can change the engine's bytes; they are part of its key.
@@ -23,8 +24,12 @@ class Backend(Protocol):
             EnvironmentLacks: The compiler is not installed.
         """
 
-    def compile(self, checkpoint: Path, out: Path, plan: Plan) -> Mapping[str, Any]:
+    def compile(
+        self, checkpoint: Path, out: Path, plan: Plan, report: Progress, log: Path
+    ) -> Mapping[str, Any]:
         """Write the engine into the empty folder ``out`` and return facts for the manifest.
+
+        A compiler that runs by itself writes its messages to ``log``, which outlives ``out`` when it fails.
 
         Raises:
             StageError: The compiler failed or its product is not usable.
@@ -37,4 +42,12 @@ def backend_for(name: str) -> Backend:
         from trtkit.engine.cpu.backend import CpuBackend
 
         return CpuBackend()
-    raise InputError(f"there is no back end {name!r}", hint="use cpu")
+    if name in {"onnx", "rtx"}:
+        from trtkit.engine.rtx.backend import OnnxBackend, RtxBackend
+
+        return OnnxBackend() if name == "onnx" else RtxBackend()
+    if name == "tensorrt":
+        from trtkit.engine.tensorrt.backend import TensorrtBackend
+
+        return TensorrtBackend()
+    raise InputError(f"there is no back end {name!r}", hint="use cpu, onnx, rtx or tensorrt")

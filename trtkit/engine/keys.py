@@ -75,6 +75,7 @@ ROWS: tuple[Row, ...] = (
     Row("enable_block_reuse", _KV + "enable_block_reuse", (COMPILE, REPO)),
     Row("target.gpu.name", "engine.gpu", _ENGINE),
     Row("target.gpu.sm", "engine.gpu (compute capability)", _ENGINE),
+    Row("target.sms", "engine.targets", _ENGINE),
     Row("target.gpu", "engine.gpu", why_not="rates and sizes of the catalog change plans, not engines"),
     Row("target.ranks.tp", "engine.tensor_parallel", _RANKS),
     Row("target.ranks.pp", "engine.pipeline_parallel", _RANKS),

@@ -10,8 +10,10 @@ from typing import Any
 
 import trtkit
 from trtkit.catalog.gpus import GPUS
+from trtkit.catalog.support import RTX_SMS
 from trtkit.catalog.trtllm import NEWEST, PROFILES
 from trtkit.contract import ContractFile
+from trtkit.plan.preflight.target import TRTLLM_BACKENDS
 from trtkit.plan.types import Plan
 
 
@@ -62,12 +64,14 @@ def build_command(origin: Mapping[str, Any], changes: Mapping[str, str]) -> str:
 
 def _target(plan: Plan, line: str | None) -> dict[str, Any]:
     gpu = GPUS.get(plan.gpu or "")
-    profile = PROFILES[line or NEWEST] if gpu else None
+    profile = PROFILES[line or NEWEST] if gpu and plan.backend in TRTLLM_BACKENDS else None
     return {
         "backend": plan.backend,
         "gpu": plan.gpu,
         "sm": gpu.sm if gpu else None,
         "trtllm": profile.line if profile else None,
         "image": profile.images[-1] if profile else None,
+        # What an engine of several GPUs has code for.
+        "sms": [sm for sm in plan.target.sms if sm in RTX_SMS] if plan.target else [],
         "machine": platform.machine(),
     }

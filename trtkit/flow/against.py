@@ -24,6 +24,8 @@ from trtkit.flow.inspect.repository import engine_folders
 from trtkit.plan.support import weights_verdict
 
 CPU = "cpu"
+ON_CPUS = (CPU, "onnx")
+"""Back ends whose engines run on this kind of machine."""
 _LINE = re.compile(r"(?:trtllm-?)?(\d+\.\d+)(?:\.\w+)*")
 _SM = re.compile(r"(?:sm_?)?(\d{1,2})\.?(\d)")
 _IMAGE = re.compile(r"(?:.*:)?(\d{2}\.\d{2})(?:-\S+)?")
@@ -38,12 +40,14 @@ class Target:
     sm: int | None = None
     line: str | None = None
     """Release line of TensorRT-LLM."""
+    sms: tuple[int, ...] = ()
+    """All that an engine has code for, where that is more than one."""
 
     def __str__(self) -> str:
         words = [
-            "the CPU" if self.backend == CPU else "",
+            "the CPU" if self.backend in ON_CPUS else "",
             GPUS[self.gpu].title if self.gpu in GPUS else self.gpu or "",
-            f"SM {self.sm}" if self.sm else "",
+            f"SM {' and '.join(map(str, self.sms or (self.sm,)))}" if self.sm else "",
             f"TensorRT-LLM {self.line}" if self.line else "",
         ]
         return ", ".join(filter(None, words)) or "nothing that it names"
@@ -104,7 +108,8 @@ def built_for(folder: Path) -> Built | None:
     manifest = read_manifest(folder) if (folder / MANIFEST).is_file() else None
     if manifest is not None and manifest.origin.get("target"):
         said = manifest.origin["target"]
-        return Built(Target(said["backend"], said["gpu"], said["sm"], said["trtllm"]), manifest.origin)
+        sms = tuple(said.get("sms", ()))
+        return Built(Target(said["backend"], said["gpu"], said["sm"], said["trtllm"], sms), manifest.origin)
     engines = engine_folders(folder)
     if engines:
         return built_for(engines[0])
@@ -120,9 +125,10 @@ def _engine_problems(folder: Path, built: Built, target: Target) -> list[Problem
     have = built.target
     said = f"built for {have}, target has {target}"
     hint = build_command(built.origin, _changes(have, target))
-    if (have.backend == CPU) != (target.backend == CPU):
+    if (have.backend in ON_CPUS) != (target.backend == CPU):
         return [Problem(said, file=str(folder), hint=hint)]
-    pairs = {"SM": (have.sm, target.sm), "release line": (have.line, target.line)}
+    sm = target.sm if target.sm in have.sms else have.sm
+    pairs = {"SM": (sm, target.sm), "release line": (have.line, target.line)}
     differing = {
         name: mine for name, (mine, theirs) in pairs.items() if theirs is not None and mine != theirs
     }
@@ -132,7 +138,7 @@ def _engine_problems(folder: Path, built: Built, target: Target) -> list[Problem
     if unknown:
         message = f"does not say which {' and '.join(unknown)} it was built for; target has {target}"
         problems.append(Problem(message, file=str(folder), hint=hint))
-    if not problems and target.gpu and have.gpu and target.gpu != have.gpu:
+    if not problems and target.gpu and have.gpu and target.gpu != have.gpu and not have.sms:
         message = f"{said}: it loads, with kernels that were chosen on another GPU"
         problems.append(Problem(message, file=str(folder), hint=hint, severity=Severity.WARNING))
     return problems
@@ -142,7 +148,9 @@ def _changes(have: Target, target: Target) -> dict[str, str]:
     """Return the contract's keys that have other values for the target."""
     if target.backend == CPU:
         return {"engine.backend": CPU, "engine.gpu": "null"}
-    changes = {"engine.backend": "tensorrt"} if have.backend == CPU else {}
+    changes = {"engine.backend": "tensorrt"} if have.backend in ON_CPUS else {}
+    if have.sms and target.sm:
+        return {"engine.targets": str(sorted({*have.sms, target.sm}))}
     gpu = target.gpu or next((gpu.name for gpu in GPUS.values() if gpu.sm == target.sm), None)
     if gpu and (have.sm != target.sm or target.gpu):
         changes["engine.gpu"] = gpu

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
+from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.convert import ConversionReport, check, convert
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.progress import Progress, silent
 from trtkit.checkpoint.recipe import Recipe
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
-from trtkit.engine.backend import backend_for
+from trtkit.engine.backend import Backend, backend_for
 from trtkit.engine.keys import COMPILE, CONVERT, REPO, plan_inputs
 from trtkit.engine.manifest import code_digest
 from trtkit.engine.store import Stage, Store
+from trtkit.engine.tensorrt.backend import Builder, TensorrtBackend
 from trtkit.errors import InputError
 from trtkit.flow.alpha import ALPHAS, AUTO, Alpha
 from trtkit.flow.calibrate import Calibrating
@@ -40,6 +42,13 @@ class Way:
     calibrating: Calibrating | None
     store: Store
     progress: Progress
+    builder: Builder = field(default_factory=Builder)
+    """How ``trtllm-build`` is run, where it is."""
+
+    @property
+    def ranks(self) -> Parallelism:
+        """What the checkpoint is divided among."""
+        return self.plan.target.ranks if self.plan.target else ONE_RANK
 
     def check(self) -> None:
         """Make sure, from headers, that the source can be written so once there are ranges.
@@ -56,7 +65,14 @@ class Way:
         if alpha is None:
             alpha = self.alpha.found() if self.alpha else self._fixed_alpha
         recipe = self._recipe(ranges, alpha)
-        return convert(self.source, out, dtype=self.plan.dtype, recipe=recipe, progress=self.progress)
+        return convert(
+            self.source,
+            out,
+            dtype=self.plan.dtype,
+            recipe=recipe,
+            parallelism=self.ranks,
+            progress=self.progress,
+        )
 
     @cached_property
     def alpha(self) -> Alpha | None:
@@ -107,7 +123,7 @@ def stages(way: Way, *, options: GateOptions | None, tried: Sequence[Mapping[str
     need_tokenizer(source)
     before = [each.stage for each in (way.calibrating, way.alpha) if each]
     checkpoint = convert_stage(way)
-    engine = compile_stage(checkpoint, plan, store, progress)
+    engine = compile_stage(checkpoint, way)
     folder = store.path(checkpoint.name, checkpoint.key) / CHECKPOINT
     judged = Judgement(folder, checkpoint.key, source, tuple(tried))
     gate = [gate_stage(judged, options, store, progress)] if options else []
@@ -156,13 +172,16 @@ def convert_stage(way: Way) -> Stage:
     return Stage(CONVERT, inputs, run, files)
 
 
-def compile_stage(checkpoint: Stage, plan: Plan, store: Store, report: Progress) -> Stage:
+def compile_stage(checkpoint: Stage, way: Way) -> Stage:
     """Checkpoint → engine."""
-    backend = backend_for(plan.backend)
+    plan, store, report = way.plan, way.store, way.progress
+    backend = _backend(way)
+    folder = store.path(checkpoint.name, checkpoint.key) / CHECKPOINT
 
     def run(out: Path) -> Mapping[str, Any]:
         report("compile", 0, None)
-        facts = backend.compile(store.path(checkpoint.name, checkpoint.key) / CHECKPOINT, out, plan)
+        log = store.root / "log" / f"{plan.name}.compile.log"
+        facts = backend.compile(folder, out, plan, report, log)
         report("compile", 1, 1)
         return facts
 
@@ -172,7 +191,15 @@ def compile_stage(checkpoint: Stage, plan: Plan, store: Store, report: Progress)
         "backend": dict(backend.versions()),
         "plan": plan_inputs(plan, COMPILE),
     }
-    return Stage(COMPILE, inputs, run, files=backend.files)
+    stage = Stage(COMPILE, inputs, run, files=backend.files(plan))
+    if isinstance(backend, TensorrtBackend):
+        job = backend.job(folder, store.path(stage.name, stage.key), plan)
+        return replace(stage, commands=tuple(job.commands()))
+    return stage
+
+
+def _backend(way: Way) -> Backend:
+    return TensorrtBackend(way.builder) if way.plan.backend == "tensorrt" else backend_for(way.plan.backend)
 
 
 def repo_stage(engine: Stage, source: HfCheckpoint, plan: Plan, store: Store, report: Progress) -> Stage:

@@ -9,6 +9,7 @@ from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import Check, refuses, warns
+from trtkit.plan.memory import slot_tokens
 from trtkit.plan.quantization import group_size_has_kernel, settings_have_a_user
 from trtkit.plan.types import Plan
 
@@ -41,6 +42,9 @@ def backend_problems(contract: Contract) -> list[Problem]:
         problems.append(Problem(message, "engine.tensor_parallel", "set both to 1"))
     if engine.gpu is not None and not facts.needs_gpu:
         problems.append(Problem(f"the {name} back end has no target GPU", "engine.gpu", "leave the key out"))
+    if engine.targets is not None and name != "rtx":
+        message = f"the {name} back end compiles for no list of GPUs"
+        problems.append(Problem(message, "engine.targets", "leave the key out, or set engine.backend to rtx"))
     if engine.kv_cache.tokens_per_block not in facts.tokens_per_block:
         allowed = ", ".join(str(size) for size in facts.tokens_per_block)
         message = (
@@ -143,6 +147,33 @@ def pool_holds_sequence(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Pr
 
 
 @refuses
+def slots_have_caches(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """A back end whose slots have caches of their own allocates all of them, whatever the size of the pool."""
+    if not BACKENDS[plan.backend].cache_per_slot:
+        return
+    limits, memory, wanted = plan.limits, plan.memory, contract.engine.kv_cache.max_tokens
+    need = limits.max_batch_size * slot_tokens(limits)
+    each = f"{limits.max_batch_size} slots of {slot_tokens(limits)} tokens"
+    if wanted is not None and wanted != need:
+        message = f"{wanted} tokens are asked for, and {each} are {need}"
+        yield Problem(message, "engine.kv_cache.max_tokens", "leave the key out: the limits say it")
+    elif memory.kv_tokens < need:
+        fit = memory.kv_tokens // slot_tokens(limits)
+        message = f"{each} need {_mb(need * memory.kv_bytes_per_token)}; {_mb(memory.kv_pool_bytes)} are left for them"
+        hint = f"at most {fit}, or a shorter max_seq_len" if fit else "lower engine.limits.max_seq_len"
+        yield Problem(message, "engine.limits.max_batch_size", hint)
+
+
+@warns
+def slots_share_nothing(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Prefixes are shared in blocks, which caches of slots have not."""
+    is_slots = BACKENDS[plan.backend].cache_per_slot
+    if is_slots and plan.target is None and contract.engine.kv_cache.enable_block_reuse:
+        message = "is asked for and will be off: each slot has a cache of its own"
+        yield Problem(message, "engine.kv_cache.enable_block_reuse", "set it to false")
+
+
+@refuses
 def memory_holds_all(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """Weights, buffers and a pool of the size asked for must fit the memory."""
     memory = plan.memory
@@ -234,6 +265,8 @@ CHECKS: tuple[Check, ...] = (
     prompt_leaves_room,
     step_holds_batch,
     pool_holds_sequence,
+    slots_have_caches,
+    slots_share_nothing,
     memory_holds_all,
     cache_is_as_small_as_its_format,
     settings_have_a_user,

@@ -105,7 +105,7 @@ def _candidates(
             if verdict.support is Support.REFUSED:
                 yield Candidate(gpu, weights, kv_cache, 1, None, verdict.reason)
                 continue
-            one = _with_formats(changed(contract, gpu=gpu.name), weights, kv_cache)
+            one = _with_formats(changed(contract, gpu=gpu.name, targets=None), weights, kv_cache)
             proven = verdict.support is Support.WORKS
             for tp in field.ranks:
                 plan, why = _plan(changed(one, tensor_parallel=tp), model, machine, field.workload)

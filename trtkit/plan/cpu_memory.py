@@ -1,4 +1,4 @@
-"""Bytes that the CPU back end holds beside the weights of its file, which is mapped."""
+"""Bytes that the back ends on a CPU hold beside the weights of their files, which are mapped."""
 
 from __future__ import annotations
 
@@ -14,6 +14,12 @@ WIDENED = ("none", "fp8", "fp8-rowwise")
 """Weights that OpenVINO's CPU plugin has no narrow product for with float32 as precision."""
 
 
+def packed_bytes(model: ModelConfig, weights: str) -> int:
+    """Return the size of what ONNX Runtime packs anew for its products: the head and what is not quantized, float32."""
+    head = model.vocab_size * model.hidden_size
+    return 4 * (head + (_linear_elements(model) if weights == "none" else 0))
+
+
 def copies_bytes(model: ModelConfig, weights: str) -> int:
     """Return the size of all matrices as they are packed for their products, the head in float32.
 
@@ -21,7 +27,11 @@ def copies_bytes(model: ModelConfig, weights: str) -> int:
     MB, FP8 1076 and 1063, INT8 weight-only 333 and 318, SmoothQuant 333 and 338, INT4 280 and 277.
     """
     head = model.vocab_size * model.hidden_size
-    shapes = [target_shape(rule, model) for rule in rules_of(model) if rule.is_linear]
-    linear = model.num_layers * sum(math.prod(shape) for shape in shapes)
+    linear = _linear_elements(model)
     narrow = linear * WEIGHTS[weights].weight_bits // 8
     return _WIDE_BYTES * head + (_WIDE_BYTES * linear if weights in WIDENED else narrow)
+
+
+def _linear_elements(model: ModelConfig) -> int:
+    shapes = [target_shape(rule, model) for rule in rules_of(model) if rule.is_linear]
+    return model.num_layers * sum(math.prod(shape) for shape in shapes)

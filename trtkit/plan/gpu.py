@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trtkit.catalog.architectures import ARCHITECTURES
+from trtkit.catalog.formats import BACKENDS
 from trtkit.catalog.gpus import GPUS, Gpu
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
@@ -12,6 +13,7 @@ from trtkit.catalog.trtllm import NEWEST, PROFILES
 from trtkit.contract.models import Contract
 from trtkit.plan.effective import Ask, Effect, build_effect
 from trtkit.plan.gpu_memory import gpu_memory
+from trtkit.plan.memory import fewer_slots
 from trtkit.plan.pace import Speed, WithBeams, pace_of, workload_of
 from trtkit.plan.preflight.target import TRTLLM_BACKENDS
 from trtkit.plan.quantization import quant_plan_of
@@ -33,11 +35,14 @@ def resolve_gpu(
     effect = _effect(contract, model, quantization, gpu)
     limits = _prompt_limit(contract, effect)
     memory = gpu_memory(contract, model, gpu, ranks, limits)
+    if _has_slots(contract) and not engine.limits.max_batch_size:
+        limits = fewer_slots(limits, memory)
+        memory = gpu_memory(contract, model, gpu, ranks, limits)
     block = limits.tokens_per_block
     # Caches of slots cannot run out while there are slots: nothing is kept back. Each beam has blocks of its own.
-    share = 1.0 if engine.backend.value == "rtx" else contract.admission.kv_fraction
+    share = 1.0 if _has_slots(contract) else contract.admission.kv_fraction
     kv_tokens = int(memory.kv_tokens * share / engine.limits.max_beam_width) // block * block
-    speed = measured or speed_of(model, gpu, ranks, quantization, contract.model.dtype.value)
+    speed = measured or speed_of(model, gpu, ranks, quantization, contract.dtype.value)
     speed = WithBeams(speed, engine.limits.max_beam_width)
     pace = pace_of(contract, limits, kv_tokens, speed, workload or workload_of(contract, limits))
     reuse = engine.kv_cache.enable_block_reuse and effect.paged_context
@@ -48,7 +53,7 @@ def resolve_gpu(
         tensor_parallel=engine.tensor_parallel,
         pipeline_parallel=engine.pipeline_parallel,
         threads=None,
-        dtype=contract.model.dtype.value,
+        dtype=contract.dtype.value,
         model=model,
         quantization=quantization,
         limits=limits,
@@ -58,6 +63,10 @@ def resolve_gpu(
         target=_target(contract, model, ranks=ranks, effect=effect, limits=limits),
         pace=pace.pace,
     )
+
+
+def _has_slots(contract: Contract) -> bool:
+    return BACKENDS[contract.engine.backend.value].cache_per_slot
 
 
 def ranks_of(contract: Contract, model: ModelConfig) -> Parallelism:
@@ -108,7 +117,7 @@ def _effect(contract: Contract, model: ModelConfig, quantization: QuantPlan, gpu
     most = limits.max_seq_len * limits.max_batch_size
     limits = replace(limits, max_num_tokens=min(limits.max_num_tokens, most))
     # The graph of the others has a cache for each slot, which nothing shares.
-    return Effect(limits, (), engine.backend.value != "rtx")
+    return Effect(limits, (), not _has_slots(contract))
 
 
 def _prompt_limit(contract: Contract, effect: Effect) -> EngineLimits:
@@ -120,10 +129,8 @@ def _prompt_limit(contract: Contract, effect: Effect) -> EngineLimits:
 
 
 def _chunks(contract: Contract, effect: Effect) -> bool:
-    # A graph of TensorRT for RTX takes a prompt in any number of calls.
-    return contract.engine.chunked_context and (
-        effect.paged_context or contract.engine.backend.value == "rtx"
-    )
+    # A graph with slots takes a prompt in any number of calls.
+    return contract.engine.chunked_context and (effect.paged_context or _has_slots(contract))
 
 
 def _target(
@@ -141,14 +148,23 @@ def _target(
         chunked_context=_chunks(contract, effect),
         max_attention_window=_windows(model, limits),
         settings=(*effect.settings, *_runtime(contract, effect, limits)),
+        sms=_sms(contract),
     )
+
+
+def _sms(contract: Contract) -> tuple[int, ...]:
+    """Return the compute capabilities of an engine that may have code for several."""
+    engine = contract.engine
+    if engine.backend.value != "rtx":
+        return ()
+    return tuple(sorted(engine.targets or [GPUS[engine.gpu or ""].sm]))
 
 
 def _runtime(contract: Contract, effect: Effect, limits: EngineLimits) -> tuple[Setting, ...]:
     """Return the runtime's switches that hang on the context attention, and what that does to prompts."""
     engine = contract.engine
     off = "" if effect.paged_context else "the context phase does not read the KV cache's blocks"
-    if engine.backend.value == "rtx":
+    if _has_slots(contract):
         off = "each slot has a cache of its own"
     chunks = _chunks(contract, effect)
     rows = [

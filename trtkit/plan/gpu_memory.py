@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from trtkit.catalog.formats import WEIGHTS
+from trtkit.catalog.formats import BACKENDS, WEIGHTS
 from trtkit.catalog.gpus import MIB, Gpu
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
 from trtkit.contract.models import Contract
-from trtkit.plan.memory import DTYPE_BYTES, activation_bytes, weights_bytes
+from trtkit.plan.memory import DTYPE_BYTES, activation_bytes, slot_tokens, weights_bytes
 from trtkit.plan.ranks import group_of, layers_of_stage, share_of
 from trtkit.plan.types import EngineLimits, MemoryPlan
 
@@ -34,7 +34,7 @@ def gpu_memory(
     """Return the bytes of the rank that holds most, and the pool by TensorRT-LLM's rule."""
     formats = contract.quantization
     group = group_of(model, formats.weights.value, formats.group_size)
-    dtype = contract.model.dtype.value
+    dtype = contract.dtype.value
     weights = weights_bytes(model, WEIGHTS[contract.quantization.weights.value], dtype, ranks, group)
     buffers = step_bytes(model, ranks, limits, contract.engine.limits.max_beam_width)
     overhead = RUNTIME_BYTES + _NCCL_BYTES.get(ranks.world, _NCCL_MORE_BYTES)
@@ -86,7 +86,6 @@ def _pool_tokens(
     tokens = max(size, 0) // per_token
     if given.max_tokens is not None:
         tokens = min(tokens, given.max_tokens)
-    if backend == "rtx":
-        # One linear cache for each slot.
-        tokens = min(tokens, limits.max_batch_size * limits.max_seq_len)
+    if BACKENDS[backend].cache_per_slot:
+        tokens = min(tokens, limits.max_batch_size * slot_tokens(limits))
     return tokens // limits.tokens_per_block * limits.tokens_per_block

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from trtkit.catalog.architectures.architecture import Split, TensorRule, When
 from trtkit.catalog.formats import DEFAULT_GROUP, WeightFacts
@@ -10,6 +11,7 @@ from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.plan.ranks import layers_of_stage, share_of
 from trtkit.plan.tensors import rules_of, target_shape
+from trtkit.plan.types import EngineLimits, MemoryPlan
 
 DTYPE_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
@@ -86,6 +88,17 @@ def _mlp_width(model: ModelConfig) -> int:
         return 3 * model.intermediate_size
     chosen = moe.experts_per_token * (3 * moe.intermediate_size + 2 * model.hidden_size)
     return chosen + 3 * moe.shared_intermediate_size + moe.num_experts
+
+
+def slot_tokens(limits: EngineLimits) -> int:
+    """Return the tokens of one slot's cache, counted in whole blocks as reservations are."""
+    return math.ceil(limits.max_seq_len / limits.tokens_per_block) * limits.tokens_per_block
+
+
+def fewer_slots(limits: EngineLimits, memory: MemoryPlan) -> EngineLimits:
+    """Return the limits with no more slots than have their caches in the memory that was found."""
+    fitting = max(1, memory.kv_tokens // slot_tokens(limits))
+    return replace(limits, max_batch_size=min(limits.max_batch_size, fitting))
 
 
 def kv_pool_tokens(

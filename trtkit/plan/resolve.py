@@ -10,11 +10,11 @@ from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
 from trtkit.errors import ContractError, Problem, Severity
 from trtkit.plan.checks import CHECKS, backend_problems
-from trtkit.plan.cpu_memory import copies_bytes
+from trtkit.plan.cpu_memory import copies_bytes, packed_bytes
 from trtkit.plan.gpu import resolve_gpu
 from trtkit.plan.kv import kv_bytes_per_token
 from trtkit.plan.machine import Machine
-from trtkit.plan.memory import activation_bytes, kv_pool_tokens, weights_bytes
+from trtkit.plan.memory import activation_bytes, fewer_slots, kv_pool_tokens, weights_bytes
 from trtkit.plan.pace import Speed
 from trtkit.plan.preflight import GPU_CHECKS, RANKLESS_CHECKS
 from trtkit.plan.preflight.target import target_problems
@@ -118,9 +118,15 @@ def zones_of(limits: EngineLimits, kv_tokens: int, kv_fraction: float) -> Zones:
 
 
 def _resolve(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
-    engine, dtype = contract.engine, contract.model.dtype.value
+    engine, dtype = contract.engine, contract.dtype.value
+    is_slots = BACKENDS[engine.backend.value].cache_per_slot
+    # Slots have their caches: nothing is kept back, and nothing shared.
+    share = 1.0 if is_slots else contract.admission.kv_fraction
     limits = effective_limits(contract, model)
-    memory = _memory(contract, model, machine, limits)
+    memory = _memory(contract, model, machine, limits, share)
+    if is_slots and not engine.limits.max_batch_size:
+        limits = fewer_slots(limits, memory)
+        memory = _memory(contract, model, machine, limits, share)
     # One core is left to Triton and the proxy.
     threads = engine.threads or max(1, machine.cores - 1)
     return Plan(
@@ -129,14 +135,14 @@ def _resolve(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
         gpu=engine.gpu,
         tensor_parallel=engine.tensor_parallel,
         pipeline_parallel=engine.pipeline_parallel,
-        threads=None if BACKENDS[engine.backend.value].needs_gpu else threads,
+        threads=threads,
         dtype=dtype,
         model=model,
         quantization=quant_plan_of(contract.quantization),
         limits=limits,
         memory=memory,
-        zones=zones_of(limits, memory.kv_tokens, contract.admission.kv_fraction),
-        enable_block_reuse=engine.kv_cache.enable_block_reuse,
+        zones=zones_of(limits, memory.kv_tokens, share),
+        enable_block_reuse=engine.kv_cache.enable_block_reuse and not is_slots,
     )
 
 
@@ -149,20 +155,23 @@ def _pool_for(limits: EngineLimits, kv_fraction: float) -> int:
     return math.ceil(blocks / kv_fraction) * limits.tokens_per_block
 
 
-def _memory(contract: Contract, model: ModelConfig, machine: Machine, limits: EngineLimits) -> MemoryPlan:
-    kv_cache = contract.engine.kv_cache
-    weights = weights_bytes(model, WEIGHTS[contract.quantization.weights.value], contract.model.dtype.value)
+def _memory(
+    contract: Contract, model: ModelConfig, machine: Machine, limits: EngineLimits, share: float
+) -> MemoryPlan:
+    kv_cache, backend = contract.engine.kv_cache, contract.engine.backend.value
+    formats = contract.quantization.weights.value
+    weights = weights_bytes(model, WEIGHTS[formats], "float32" if backend == "onnx" else contract.dtype.value)
     activations = activation_bytes(model, limits.max_num_tokens, limits.max_batch_size)
     per_token = kv_bytes_per_token(
-        contract.engine.backend.value,
+        backend,
         num_layers=model.num_layers,
         num_kv_heads=model.num_kv_heads,
         head_size=model.head_size,
     )
-    copies = copies_bytes(model, contract.quantization.weights.value)
+    copies = packed_bytes(model, formats) if backend == "onnx" else copies_bytes(model, formats)
     free = None if machine.memory_bytes is None else machine.memory_bytes - weights - copies - activations
     tokens = kv_pool_tokens(
-        wanted_tokens=kv_cache.max_tokens or _pool_for(limits, contract.admission.kv_fraction),
+        wanted_tokens=kv_cache.max_tokens or _pool_for(limits, share),
         bytes_per_token=per_token,
         free_bytes=free,
         fraction=kv_cache.memory_fraction,

@@ -101,7 +101,7 @@ def _ranks(contract: Contract, model: ModelConfig, machine: Machine) -> tuple[in
 
 def _gpu(contract: Contract, model: ModelConfig, machine: Machine) -> tuple[str, str]:
     for gpu in sorted(GPUS.values(), key=lambda each: (each.memory_mib, each.bandwidth_gb_per_s)):
-        if fits(changed(contract, gpu=gpu.name), model, machine):
+        if fits(changed(contract, gpu=gpu.name, targets=None), model, machine):
             return gpu.name, f"the smallest of the catalog, {gpu.memory_mib:,} MiB"
     raise InputError("no GPU of the catalog fits", hint="see trtkit plan --compare")
 

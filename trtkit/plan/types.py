@@ -97,6 +97,8 @@ class Target:
     max_attention_window: tuple[int, ...] | None
     """Windows of the layers, repeated over all of them: the runtime's setting; None without windows."""
     settings: tuple[Setting, ...]
+    sms: tuple[int, ...] = ()
+    """Compute capabilities that an engine of ``rtx`` is made for; empty for other back ends."""
 
     def setting(self, name: str) -> Setting:
         """Return one of the settings."""

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from trtkit.checkpoint.progress import Progress
 from trtkit.conventions import CHECKPOINT_CONFIG
 from trtkit.engine.cpu.compile import compile_engine
 from trtkit.engine.cpu.folder import MODEL_FILE
@@ -21,7 +22,10 @@ _PACKAGES = ("openvino", "openvino-genai")
 class CpuBackend:
     """OpenVINO as the engine."""
 
-    files: tuple[str, ...] = (MODEL_FILE, Path(MODEL_FILE).with_suffix(".bin").name, CHECKPOINT_CONFIG)
+    def files(self, plan: Plan) -> tuple[str, ...]:
+        """Return the engine's files."""
+        del plan
+        return (MODEL_FILE, Path(MODEL_FILE).with_suffix(".bin").name, CHECKPOINT_CONFIG)
 
     def versions(self) -> Mapping[str, str]:
         """Return the compiler's versions and the numeric settings."""
@@ -33,8 +37,11 @@ class CpuBackend:
         settings = {name: str(value) for name, value in runtime_block(None).items() if name != "threads"}
         return packages | settings
 
-    def compile(self, checkpoint: Path, out: Path, plan: Plan) -> Mapping[str, Any]:
+    def compile(
+        self, checkpoint: Path, out: Path, plan: Plan, report: Progress, log: Path
+    ) -> Mapping[str, Any]:
         """Write the engine and prove that it runs one token."""
+        del report, log
         facts = asdict(compile_engine(checkpoint, out, plan))
         del facts["engine_dir"]
         return facts

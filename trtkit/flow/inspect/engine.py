@@ -12,6 +12,7 @@ from trtkit.conventions import CHECKPOINT_CONFIG
 from trtkit.errors import Problem
 from trtkit.flow.inspect.description import read_description, read_origin
 from trtkit.flow.inspect.finding import Amount, Finding, Kind
+from trtkit.flow.inspect.graph import GRAPH_BACKENDS, inspect_graph
 from trtkit.flow.inspect.trtllm import describe, rank_problems
 
 _LIMITS = (
@@ -51,6 +52,8 @@ def inspect_engine(folder: Path) -> Finding:
             "pretrained_config is missing", file=str(folder / CHECKPOINT_CONFIG), hint=_BUILD_AGAIN
         )
         found = replace(found, problems=(*found.problems, problem))
+    if backend in GRAPH_BACKENDS:
+        return inspect_graph(folder, found, config)
     return _openvino(folder, found) if backend == "cpu" else _ranks(folder, found)
 
 

@@ -20,20 +20,20 @@ _QK_NORMS = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Gemma3ForCausalLM")
 @refuses
 def formats_run_on_gpu(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """A format without kernels on the GPU fails in the builder, hours in, or gives garbage."""
-    for key, verdict, target in _verdicts(contract, model, plan):
+    for key, verdict, place in _verdicts(contract, model, plan):
         if verdict.support is Support.REFUSED:
             nearest = verdict.nearest or "none on this GPU: take another back end"
             name = _value(contract, key)
-            message = f"{contract.engine.backend.value} runs no {name} on {target.gpu.name}: {verdict.reason}"
+            message = f"{contract.engine.backend.value} runs no {name} on {place}: {verdict.reason}"
             yield Problem(message, key, f"nearest that works: {nearest}")
 
 
 @warns
 def formats_are_proven(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """What is let through and was never seen to work has to be tried first."""
-    for key, verdict, target in _verdicts(contract, model, plan):
+    for key, verdict, place in _verdicts(contract, model, plan):
         if verdict.support is Support.UNCERTAIN:
-            message = f"{_value(contract, key)} on {target.gpu.name} is not proven: {verdict.reason}"
+            message = f"{_value(contract, key)} on {place} is not proven: {verdict.reason}"
             yield Problem(message, key, "compare its answers with those of unquantized weights first")
 
 
@@ -43,13 +43,13 @@ def fallbacks_run_on_gpu(contract: Contract, model: ModelConfig, plan: Plan) -> 
     backend, target = contract.engine.backend.value, plan.target
     if target is None:
         return
+    line = target.trtllm or NEWEST
     for each in contract.quantization.fallback:
-        verdict = weights_verdict(
-            backend, each.value, target.gpu.sm, target.trtllm or NEWEST, model.architecture
-        )
-        if verdict.support is Support.REFUSED:
-            message = f"{backend} runs no {each.value} weights on {target.gpu.name}: {verdict.reason}"
-            yield Problem(message, "quantization.fallback", f"leave {each.value} out")
+        for place, sm in _places(target).items():
+            verdict = weights_verdict(backend, each.value, sm, line, model.architecture)
+            if verdict.support is Support.REFUSED:
+                message = f"{backend} runs no {each.value} weights on {place}: {verdict.reason}"
+                yield Problem(message, "quantization.fallback", f"leave {each.value} out")
 
 
 @refuses
@@ -87,14 +87,23 @@ def products_keep_pace_with_memory(_: Contract, __: ModelConfig, plan: Plan) -> 
         yield Problem(message, "quantization.weights", f"for large batches {instead} is faster")
 
 
-def _verdicts(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[tuple[str, Verdict, Target]]:
+def _verdicts(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[tuple[str, Verdict, str]]:
+    """Yield key, verdict and place, for each GPU that the engine is made for."""
     target, backend = plan.target, contract.engine.backend.value
-    if target is not None:
-        sm, line = target.gpu.sm, target.trtllm or NEWEST
-        weights = contract.quantization.weights.value
-        yield "quantization.weights", weights_verdict(backend, weights, sm, line, model.architecture), target
-        kv_cache = contract.quantization.kv_cache.value
-        yield "quantization.kv_cache", kv_verdict(backend, kv_cache, sm, line), target
+    formats = contract.quantization
+    if target is None:
+        return
+    line = target.trtllm or NEWEST
+    for place, sm in _places(target).items():
+        weights = weights_verdict(backend, formats.weights.value, sm, line, model.architecture)
+        yield "quantization.weights", weights, place
+        yield "quantization.kv_cache", kv_verdict(backend, formats.kv_cache.value, sm, line), place
+
+
+def _places(target: Target) -> dict[str, int]:
+    """Return the compute capabilities by what messages call them."""
+    others = {f"SM {sm}": sm for sm in target.sms if sm != target.gpu.sm}
+    return {target.gpu.name: target.gpu.sm, **others}
 
 
 def _value(contract: Contract, key: str) -> str:

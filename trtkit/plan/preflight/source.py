@@ -52,7 +52,7 @@ def window_is_set_at_run_time(contract: Contract, model: ModelConfig, plan: Plan
 @refuses
 def dtype_has_kernel(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
     """Attention and quantized layers of GPU engines compute in 16 bits."""
-    if contract.model.dtype.value == "float32":
+    if contract.dtype.value == "float32":
         yield Problem("engines for GPUs compute in 16 bits", "model.dtype", "use bfloat16 or float16")
 
 

@@ -9,6 +9,7 @@ from trtkit.catalog.formats import BACKENDS
 from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
+from trtkit.catalog.support import RTX_SMS
 from trtkit.catalog.trtllm import LINES, LLMAPI_SINCE
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
@@ -24,7 +25,8 @@ def target_problems(contract: Contract, model: ModelConfig) -> list[Problem]:
         return list(_only_on_gpus(contract))
     engine = contract.engine
     ranks = Parallelism(engine.tensor_parallel, engine.pipeline_parallel, engine.moe_expert_parallel)
-    found = [*_gpu_is_known(contract), *_line_is_known(contract), *parallel_problems(model, ranks)]
+    found = [*_gpu_is_known(contract), *_targets_are_known(contract)]
+    found += [*_line_is_known(contract), *parallel_problems(model, ranks)]
     if engine.threads is not None:
         message = f"the {engine.backend.value} back end has no threads to set"
         found.append(Problem(message, "engine.threads", "leave the key out"))
@@ -39,6 +41,21 @@ def _gpu_is_known(contract: Contract) -> Iterator[Problem]:
     hint = f"{f'did you mean {near[0]}? ' if near else ''}known: {', '.join(GPUS)}"
     message = "the back end needs a target GPU" if gpu is None else f"{gpu!r} is no GPU of the catalog"
     yield Problem(message, "engine.gpu", hint)
+
+
+def _targets_are_known(contract: Contract) -> Iterator[Problem]:
+    """An engine for other GPUs than the one that it is planned for does not run there."""
+    key, targets, gpu = "engine.targets", contract.engine.targets, GPUS.get(contract.engine.gpu or "")
+    if targets is None:
+        return
+    known = sorted(RTX_SMS | {each.sm for each in GPUS.values()})
+    for sm in targets:
+        if sm not in known:
+            hint = f"a compute capability without its dot, one of {', '.join(map(str, known))}"
+            yield Problem(f"{sm} is no compute capability that is known", key, hint)
+    if gpu is not None and gpu.sm not in targets:
+        message = f"the engine would not run on {gpu.name}, which engine.gpu names: its SM is {gpu.sm}"
+        yield Problem(message, key, f"add {gpu.sm}, or name another GPU")
 
 
 def _line_is_known(contract: Contract) -> Iterator[Problem]:

@@ -1,0 +1,126 @@
+"""The compiler's process: TensorRT for RTX in an interpreter of its own, so that its end is an error and not ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtkit.checkpoint.progress import Progress
+from trtkit.engine.rtx.walk import Layer
+from trtkit.errors import EnvironmentLacks, StageError
+
+PYTHON = "TRTKIT_RTX_PYTHON"
+"""Environment variable: the Python that has TensorRT for RTX; ours where it is not set."""
+MODULE = "tensorrt_rtx"
+INSTALL = f"pip install 'trtkit[rtx]', or set {PYTHON} to a Python that has tensorrt-rtx-cu13"
+CHILD = Path(__file__).with_name("child.py")
+STEPS = "engine"
+"""Name of the compiler's own steps, for whoever shows progress."""
+_TAIL_LINES = 3
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """What a compilation took."""
+
+    engine_bytes: int
+    wall_s: float
+    cpu_s: float
+    peak_rss_bytes: int
+
+
+def interpreter() -> str:
+    """Return the Python that compiles."""
+    return os.environ.get(PYTHON) or sys.executable
+
+
+def compiler_version() -> str:
+    """Return the version of TensorRT for RTX.
+
+    Raises:
+        EnvironmentLacks: It is not installed, or cannot be loaded.
+    """
+    code = f"import {MODULE}; print({MODULE}.__version__)"
+    try:
+        asked = subprocess.run([interpreter(), "-c", code], capture_output=True, text=True, check=False)
+    except OSError as error:
+        message = f"{interpreter()} cannot be started: {error.strerror}"
+        raise EnvironmentLacks(message, hint=f"set {PYTHON} to a Python interpreter") from None
+    if asked.returncode:
+        why = (asked.stderr.strip().splitlines() or ["no reason was given"])[-1]
+        message = f"the rtx back end needs TensorRT for RTX, which {interpreter()} cannot load: {why}"
+        raise EnvironmentLacks(message, hint=INSTALL)
+    return asked.stdout.strip()
+
+
+def compile_model(
+    job: Path, log: Path, check: Callable[[Sequence[Layer]], None], report: Progress
+) -> Compilation:
+    """Run a job to its end; ``check`` sees the network before anything is compiled, and may raise.
+
+    Raises:
+        StageError: The compiler failed or was killed; its messages are in ``log``.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as messages:
+        child = subprocess.Popen(
+            [interpreter(), str(CHILD), str(job)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=messages,
+            text=True,
+        )
+        try:
+            last = _converse(child, check, report)
+            child.wait()
+        finally:
+            child.kill()
+            child.communicate()
+    if last.get("event") == "done":
+        return Compilation(
+            int(last["engine_bytes"]), last["wall_s"], last["cpu_s"], int(last["peak_rss_bytes"])
+        )
+    raise StageError(_failure(child.returncode, last, log), path=log, hint=_way_out(child.returncode))
+
+
+def _converse(
+    child: subprocess.Popen[str], check: Callable[[Sequence[Layer]], None], report: Progress
+) -> Mapping[str, Any]:
+    """Follow the child's lines, and let it go on once its network was looked at; return the last line."""
+    last: Mapping[str, Any] = {}
+    for line in child.stdout or ():
+        last = json.loads(line)
+        if last["event"] == "network":
+            check([Layer.of(each) for each in last["layers"]])
+            _answer(child)
+        elif last["event"] == "progress":
+            report(STEPS, last["done"], last["total"])
+    return last
+
+
+def _answer(child: subprocess.Popen[str]) -> None:
+    if child.stdin is not None:
+        child.stdin.write("build\n")
+        child.stdin.flush()
+
+
+def _failure(code: int, last: Mapping[str, Any], log: Path) -> str:
+    if last.get("event") == "failed":
+        return f"TensorRT for RTX refused the graph: {last['message']}"
+    ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    said = "; ".join(lines[-_TAIL_LINES:]) or "it said nothing"
+    return f"the compiler's process {ended} before it had an engine: {said}"
+
+
+def _way_out(code: int) -> str:
+    if code == -signal.SIGKILL:
+        return "it was killed, most often for memory: `dmesg` says so; free memory, or lower engine.limits"
+    return "read that log; `trtkit doctor` shows what is installed"
