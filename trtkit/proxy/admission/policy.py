@@ -181,6 +181,8 @@ class Admission:
         decisions: list[Decision] = []
         while due := self._timers.pop(now_s):
             decisions += self._fire(*due, now_s)
+        if not self._waiting:
+            return decisions
         for pool in self.pools:
             while chosen := self._next(pool, now_s):
                 ticket, backend = chosen

@@ -118,14 +118,15 @@ class Pool:
             return pair
         band = queue.first()
         head = band.head(shortest_first=self._shortest_first(band, now_s))
-        if pair := self._pair(head, head.share):
-            return pair
+        if backend := self.place(head, head.share):
+            return head, backend
         smaller = band.smallest()
         if smaller is head or head.passed_by >= self._skip_ahead:
             return None
-        if pair := self._pair(smaller, smaller.share):
+        if backend := self.place(smaller, smaller.share):
             head.passed_by += 1
-        return pair
+            return smaller, backend
+        return None
 
     def _shortest_first(self, band: Band, now_s: float) -> bool:
         """Tell whether what is due last would come too late behind all the others of its band."""
@@ -140,7 +141,7 @@ class Pool:
 
     def place(self, ticket: Ticket, share: float) -> Backend | None:
         """Return the least loaded engine that has room for a request of a band with this share, if any has."""
-        for backend in self._candidates():
+        for backend in self._least_loaded or self._candidates():
             blocker = backend.ledger.blocker(ticket, share)
             if blocker is None:
                 return backend
@@ -151,6 +152,5 @@ class Pool:
         return None
 
     def _candidates(self) -> Sequence[Backend]:
-        if not self._least_loaded:
-            self._least_loaded = [entry[2] for entry in self._by_load[:_CANDIDATES]]
+        self._least_loaded = [entry[2] for entry in self._by_load[:_CANDIDATES]]
         return self._least_loaded
