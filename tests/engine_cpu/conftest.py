@@ -21,6 +21,7 @@ from trtkit.checkpoint.safetensors import numpy_dtype
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint
 from trtkit.engine.cpu.compile import compile_engine
 from trtkit.engine.cpu.runtime import CpuEngine
+from trtkit.engine.inflight.engine import InflightEngine
 from trtkit.engine.inflight.request import FinishReason, GenerationRequest, TokenChunk
 from trtkit.plan.kv import kv_bytes_per_token
 from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Zones
@@ -199,7 +200,7 @@ class Reply:
 class Client:
     """An engine and a way to ask it."""
 
-    def __init__(self, engine: CpuEngine) -> None:
+    def __init__(self, engine: InflightEngine) -> None:
         self.engine = engine
         self._count = 0
 
@@ -215,8 +216,10 @@ class Client:
 
 
 @contextmanager
-def running(engine_dir: Path, tokenizer_dir: Path | None = None) -> Iterator[Client]:
-    engine = CpuEngine(engine_dir, tokenizer_dir)
+def running(
+    engine_dir: Path, tokenizer_dir: Path | None = None, *, open_engine: Callable[..., Any] = CpuEngine
+) -> Iterator[Client]:
+    engine = open_engine(engine_dir, tokenizer_dir)
     yield Client(engine)
     engine.close()
 

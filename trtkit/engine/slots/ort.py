@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trtkit.engine.graph.spec import LOGITS
+from trtkit.engine.graph.spec import LOGITS, Phase
 from trtkit.engine.inflight.pipeline import reason
 from trtkit.engine.slots.executor import Batch
 from trtkit.engine.slots.folder import SlotFolder
 from trtkit.errors import EnvironmentLacks, StageError
 
 _CPU = "CPUExecutionProvider"
+_TYPES = {"float32": "tensor(float)", "float16": "tensor(float16)"}
+"""Of ONNX Runtime's kernels on the CPU, which has none for bfloat16."""
 
 
 class OrtExecutor:
@@ -24,6 +26,7 @@ class OrtExecutor:
 
     def __init__(self, folder: SlotFolder) -> None:
         self._session = _open(folder)
+        _check(self._session, folder)
         shape = folder.spec.cache_shape(folder.cache, folder.spec.slots)
         self._caches = {
             names: np.zeros(shape, dtype=folder.spec.dtype)
@@ -77,3 +80,23 @@ def _open(folder: SlotFolder) -> Any:
         raise StageError(
             f"ONNX Runtime cannot load it: {reason(error)}", path=folder.path, hint=hint
         ) from error
+
+
+def _check(session: Any, folder: SlotFolder) -> None:
+    """Raise :class:`StageError` where the graph is not the one that ``config.json`` describes."""
+    spec = folder.spec
+    cache = (_TYPES.get(spec.dtype, spec.dtype), spec.cache_shape(folder.cache, 1)[1:])
+    names = [name for pair in spec.cache_names(folder.cache.num_layers) for name in pair]
+    wanted = {**dict.fromkeys(names, cache), LOGITS: ("tensor(float)", (folder.limits.vocab_size,))}
+    there = {
+        each.name: (each.type, tuple(each.shape[1:]))
+        for each in (*session.get_inputs(), *session.get_outputs())
+    }
+    wrong = [
+        f"{name} is {there.get(name)}, not {what}" for name, what in wanted.items() if there.get(name) != what
+    ]
+    unknown = there.keys() - wanted.keys() - Batch(Phase.PREFILL, 0, [[0]], [0]).inputs().keys()
+    wrong += [f"{name} is unknown" for name in sorted(unknown)]
+    if wrong:
+        message = f"the graph is not the one of config.json: {'; '.join(wrong[:3])}"
+        raise StageError(message, path=folder.path, hint="build the engine again")
