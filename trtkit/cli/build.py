@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trtkit.cli.calibrate import calibration_progress
-from trtkit.cli.console import Output, show, show_json, warn
+from trtkit.cli.console import Output, say, show, show_json, warn
 from trtkit.cli.options import CacheOption, ContractArgument, OutputOption, SetOption
 
 if TYPE_CHECKING:
@@ -29,27 +33,35 @@ def build(
     explain: Annotated[
         bool, typer.Option("--explain", help="Say why each stage is no hit; write nothing.")
     ] = False,
+    in_container: Annotated[
+        bool,
+        typer.Option("--in-container", help="Back end tensorrt: compile in NVIDIA's container, by docker."),
+    ] = False,
+    mpirun: Annotated[
+        bool, typer.Option("--mpirun", help="Back end tensorrt: a process of mpirun for each rank.")
+    ] = False,
     cache: CacheOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Build engine and model repository; what did not change comes from the store."""
     from trtkit.contract import load_contract
     from trtkit.engine.store import CachePolicy, Store
+    from trtkit.engine.tensorrt.backend import Builder
     from trtkit.flow.build import build as run_build
     from trtkit.flow.build import preview
 
     file = load_contract(contract, overrides)
     store = Store(policy=CachePolicy(cache.value) if cache else None)
     if dry_run or explain:
-        steps, warnings = preview(file, store)
+        steps, warnings = preview(file, store, Builder(in_container, mpirun))
         warn(warnings)
         if output is Output.JSON:
             show_json({"schema": 1, "stages": [asdict(step) for step in steps]})
         else:
             show("\n".join(line for step in steps for line in _lines(step, explain=explain)))
         return
-    with calibration_progress() as report:
-        outcome = run_build(file, store, report)
+    with calibration_progress() as report, _last_line() as tell:
+        outcome = run_build(file, store, report, Builder(in_container, mpirun, tell))
     warn(outcome.plan.warnings)
     if output is Output.JSON:
         products = [asdict(product) for product in outcome.products]
@@ -62,7 +74,27 @@ def build(
     show(f"\nmodel repository: {outcome.repository}")
 
 
+@contextmanager
+def _last_line() -> Iterator[Callable[[str], None]]:
+    """Show the last line of another program's log on a terminal; elsewhere only where that log is."""
+    from trtkit.engine.tensorrt.backend import LOG_WORDS
+
+    if not sys.stderr.isatty():
+        yield lambda line: say(line) if line.startswith(LOG_WORDS) else None
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(console=Console(stderr=True), transient=True) as live:
+
+        def tell(line: str) -> None:
+            live.update(Text(line, style="dim", no_wrap=True, overflow="ellipsis"))
+
+        yield tell
+
+
 def _lines(step: Step, *, explain: bool) -> list[str]:
     """Return a dry run's lines: what happens, and the files or the reasons."""
-    below = step.why if explain else (", ".join(step.files),)
+    below = step.why if explain else (", ".join(step.files), *map(shlex.join, step.commands))
     return [f"{step.stage:<10}{step.state:<10}{step.path}", *(f"{'':<20}{each}" for each in below)]

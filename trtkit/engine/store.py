@@ -54,6 +54,8 @@ class Stage:
     """Fill the folder; return facts for the manifest."""
     files: tuple[str, ...] = ()
     """The files that it writes, as far as they are known beforehand."""
+    commands: tuple[tuple[str, ...], ...] = ()
+    """Other programs that it runs, with their arguments."""
 
     @property
     def key(self) -> str:

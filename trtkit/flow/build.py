@@ -22,6 +22,7 @@ from trtkit.contract import ContractFile
 from trtkit.engine.explain import why_not_a_hit
 from trtkit.engine.origin import origin_of
 from trtkit.engine.store import Product, Stage, Store
+from trtkit.engine.tensorrt.backend import Builder
 from trtkit.engine.uses import write_use
 from trtkit.errors import ContractError, Problem, Severity
 from trtkit.flow.calibrate import (
@@ -63,6 +64,8 @@ class Step:
     files: tuple[str, ...]
     why: tuple[str, ...] = ()
     """Why it is no hit."""
+    commands: tuple[tuple[str, ...], ...] = ()
+    """Other programs that it runs."""
 
 
 def this_machine() -> Machine:
@@ -94,8 +97,8 @@ def _plan_for(file: ContractFile, folder: Path) -> tuple[HfCheckpoint, Plan]:
     return source, replace(plan, warnings=warnings)
 
 
-def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
-    """Run every stage that is not in the store.
+def build(file: ContractFile, store: Store, report: Report, builder: Builder | None = None) -> BuildOutcome:
+    """Run every stage that is not in the store; ``builder`` says how ``trtllm-build`` is run, where it is.
 
     Raises:
         TrtkitError: A stage failed; earlier products stay, nothing half-made does.
@@ -105,7 +108,7 @@ def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
     products: list[Product] = []
     tried: list[Mapping[str, Any]] = []
     # What a format lacks is told before the first one is tried.
-    ways = [_way(each, folder, store, report) for each in attempts(file)]
+    ways = [_way(each, folder, store, report, builder) for each in attempts(file)]
     for way in ways:
         way.check()
         if way.calibrating and not way.calibrating.is_done:
@@ -126,12 +129,12 @@ def build(file: ContractFile, store: Store, report: Report) -> BuildOutcome:
     raise refusal(tried, products[-1].path)
 
 
-def _way(attempt: Attempt, folder: Path, store: Store, report: Report) -> Way:
+def _way(attempt: Attempt, folder: Path, store: Store, report: Report, builder: Builder | None = None) -> Way:
     source, plan = _plan_for(attempt.file, folder)
     # Who quantized the source has calibrated it.
     asked = None if isinstance(source.storage, Quantized) else attempt.calibration
     calibrating = Calibrating(source, asked, store, report) if asked else None
-    return Way(source, plan, calibrating, store, report)
+    return Way(source, plan, calibrating, store, report, builder or Builder())
 
 
 def _told(file: ContractFile, products: Iterable[Product]) -> list[Problem]:
@@ -155,7 +158,9 @@ def _says_no(stage: Stage, facts: Mapping[str, Any]) -> bool:
     return stage.name == GATE and facts["verdict"] != "pass"
 
 
-def preview(file: ContractFile, store: Store) -> tuple[list[Step], tuple[Problem, ...]]:
+def preview(
+    file: ContractFile, store: Store, builder: Builder | None = None
+) -> tuple[list[Step], tuple[Problem, ...]]:
     """Return a build's steps and warnings, and write nothing; without its source only the first step is known.
 
     Raises:
@@ -168,7 +173,7 @@ def preview(file: ContractFile, store: Store) -> tuple[list[Step], tuple[Problem
     if folder is None and name.endswith(".gguf") and (base / Path(name).expanduser()).is_file():
         return [Step("source", "convert", name, (), ("it was not converted yet, or has changed since",))], ()
     source, plan = resolve(file, store, silent)
-    ways = [_way(each, source.folder, store, silent) for each in attempts(file)]
+    ways = [_way(each, source.folder, store, silent, builder) for each in attempts(file)]
     warnings = list(plan.warnings)
     for way in ways:
         way.check()
@@ -195,7 +200,8 @@ def _steps(file: ContractFile, ways: Iterable[Way], store: Store) -> Iterator[St
             refused = manifest is not None and _says_no(stage, manifest.facts)
             state = "fallback" if is_fallback else "build" if manifest is None else "hit"
             path = str(store.path(stage.name, stage.key))
-            yield Step(stage.name, "failed" if refused else state, path, stage.files, why)
+            state = "failed" if refused else state
+            yield Step(stage.name, state, path, stage.files, why, stage.commands)
             if manifest is not None and refused:
                 tried.append(manifest.facts)
                 break

@@ -57,7 +57,8 @@ class Way:
             InputError: It cannot.
         """
         ranges = ActRange.awaited(self.calibrating.ranges) if self.calibrating else None
-        check(self.source, dtype=self.plan.dtype, recipe=self._recipe(ranges, self._fixed_alpha))
+        recipe = self._recipe(ranges, self._fixed_alpha)
+        check(self.source, dtype=self.plan.dtype, recipe=recipe, parallelism=self.ranks)
 
     def write(self, out: Path, alpha: float | None = None) -> ConversionReport:
         """Write the checkpoint, once there are ranges."""

@@ -47,12 +47,19 @@ class Dialect(str, enum.Enum):
     """TensorRT-LLM's C++ back end, release 25.05 and later."""
 
 
-def render(plan: Plan, *, dialect: str = Dialect.CPU, mount: str = "/model_repo") -> dict[str, bytes]:
+def dialect_of(plan: Plan) -> Dialect:
+    """Return who runs the engine of a plan."""
+    return Dialect.TENSORRT if plan.backend == "tensorrt" else Dialect.CPU
+
+
+def render(plan: Plan, *, dialect: str | None = None, mount: str = "/model_repo") -> dict[str, bytes]:
     """Return every generated file of the repository by its path relative to the root.
 
-    ``mount`` is where the container sees the repository: the C++ back end resolves no relative path.
+    ``dialect`` is the plan's own unless it is given. ``mount`` is where the container sees the repository: the C++ back
+    end resolves no relative path.
     """
-    engine = _cpu_engine(plan) if Dialect(dialect) is Dialect.CPU else _tensorrt_engine(plan, mount)
+    spoken = dialect_of(plan) if dialect is None else Dialect(dialect)
+    engine = _cpu_engine(plan) if spoken is Dialect.CPU else _tensorrt_engine(plan, mount)
     files: dict[str, bytes] = {}
     for config in (_preprocessing(plan), engine, _postprocessing(plan), _ensemble(plan, engine), _bls(plan)):
         files[f"{config.name}/config.pbtxt"] = _to_text(config)
@@ -124,7 +131,7 @@ def _engine(plan: Plan, outputs: Iterable[Tensor], *, engine_path: str, tokenize
             "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
             "gpt_model_type": "inflight_fused_batching",
             "gpt_model_path": engine_path,
-            "max_beam_width": "1",
+            "max_beam_width": str(plan.target.max_beam_width if plan.target else 1),
             "batch_scheduler_policy": "guaranteed_no_evict",
             "max_tokens_in_paged_kv_cache": str(plan.memory.kv_tokens),
             "enable_kv_cache_reuse": _flag(plan.enable_block_reuse),

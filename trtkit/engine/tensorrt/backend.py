@@ -24,6 +24,8 @@ from trtkit.engine.tensorrt.job import STRIPPED, Job
 from trtkit.errors import EnvironmentLacks
 from trtkit.plan import Plan
 
+LOG_WORDS = "log in "
+"""How the first line begins that :attr:`Builder.tell` is told."""
 _PROFILES = "BUILDER_FORCE_NUM_PROFILES"
 _BANNER = re.compile(r"TensorRT-LLM version: (\d+\.\d+)")
 """What the builder says first, before it reads anything."""
@@ -79,19 +81,18 @@ class TensorrtBackend:
             EnvironmentLacks: There is no builder, or no GPU of the plan's kind.
             StageError: The builder failed, or built something else; its log stays.
         """
+        del report  # nobody knows how far the builder is
         job = self.job(checkpoint, out, plan)
         check_here(job)
         devices = find_devices(target_of(plan).gpu, os.environ)
         log.unlink(missing_ok=True)
-        self.builder.tell(f"log in {log}")
-        report("compile", 0, None)
+        self.builder.tell(f"{LOG_WORDS}{log}")
         ended = [self._run(job, argv, devices, log) for argv in job.commands(devices)]
         if job.strips:
             _carry_adapters(out)
         facts = check_engine(job, out)
         if job.strips:
             check_engine(job, out / STRIPPED)
-        report("compile", 1, 1)
         return {
             **facts,
             "argv": [list(each.argv) for each in ended],

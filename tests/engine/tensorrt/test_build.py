@@ -1,0 +1,123 @@
+"""The whole build from the command line, with the double in the place of TensorRT-LLM's programs."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.conftest import trtkit  # noqa: F401 - a fixture
+from tests.engine.tensorrt.conftest import contract_of
+from tests.flow.conftest import save_tokenizer
+from trtkit.engine.manifest import read_manifest
+
+
+@pytest.fixture
+def contract(source, tmp_path):
+    """Write a contract for the tiny model, which has a tokenizer."""
+    save_tokenizer(source.folder)
+
+    def write(name="contract.yaml", **changes) -> Path:
+        content = contract_of(**changes).model_dump(mode="json", exclude_unset=True)
+        content["model"]["source"] = str(source.folder)
+        path = tmp_path / name
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def build(trtkit):  # noqa: F811
+    """Build; return the exit code, the document on stdout, and stderr."""
+
+    def run(*arguments):
+        code, out, err = trtkit("build", *arguments, "--output", "json")
+        return code, json.loads(out), err
+
+    return run
+
+
+def stage(document, name):
+    return next(each for each in document["stages"] if each["stage"] == name)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [{}, {"tensor_parallel": 2}, {"pipeline_parallel": 2}, {"tensor_parallel": 2, "pipeline_parallel": 2}],
+)
+def test_a_contract_becomes_an_engine_and_its_repository(tools, contract, build, engine):
+    tools()
+    code, document, err = build(contract(**engine))
+    assert code == 0, err
+    compiled = stage(document, "compile")
+    ranks = engine.get("tensor_parallel", 1) * engine.get("pipeline_parallel", 1)
+    manifest = read_manifest(Path(compiled["path"]))
+    assert {f"rank{rank}.engine" for rank in range(ranks)} < set(manifest.files)
+    assert manifest.facts["trtllm"] == "1.2.1"
+    assert manifest.origin["target"]["sm"] == 90
+    repository = Path(document["repository"])
+    assert (repository / "tensorrt_llm" / "1" / "engine" / f"rank{ranks - 1}.engine").is_file()
+    assert 'backend: "tensorrtllm"' in (repository / "tensorrt_llm" / "config.pbtxt").read_text()
+    assert "log in " in err
+
+
+def test_a_second_build_needs_no_builder(tools, contract, build):
+    tools()
+    path = contract()
+    build(path)
+    tools("nvidia-smi")
+    code, document, _ = build(path)
+    assert code == 0
+    assert all(each["hit"] for each in document["stages"])
+
+
+def test_without_a_builder_the_checkpoint_is_made_and_the_way_on_is_told(tools, contract, build):
+    tools("nvidia-smi")
+    path = contract()
+    code, document, _ = build(path)
+    assert code == 4
+    assert "docker run" in document["error"]["hint"]
+    assert [each["state"] for each in build(path, "--dry-run")[1]["stages"]] == ["hit", "build", "build"]
+
+
+def test_a_build_that_fails_leaves_no_product_and_its_log(tools, contract, build, tmp_path):
+    tools(fail="half-rank")
+    code, document, _ = build(contract())
+    assert code == 5
+    assert "cut off" in document["error"]["message"]
+    assert not list((tmp_path / "home" / "compile").glob("[!.]*/*"))
+    assert (tmp_path / "home" / "log" / "tiny.compile.log").is_file()
+
+
+def test_a_dry_run_shows_the_builder_s_arguments(tools, contract, trtkit):  # noqa: F811
+    tools("nvidia-smi")
+    code, out, _ = trtkit("build", contract(tensor_parallel=2), "--dry-run")
+    assert code == 0
+    assert "trtllm-build --checkpoint_dir " in out
+    assert "--workers 2" in out
+
+
+def test_a_dry_run_shows_the_container(tools, contract, trtkit):  # noqa: F811
+    tools("nvidia-smi")
+    code, out, _ = trtkit("build", contract(), "--dry-run", "--in-container")
+    assert code == 0
+    assert "docker run --rm --init --name trtkit-" in out
+    assert "--gpus all" in out
+
+
+def test_a_container_s_engine_is_the_same_product(tools, contract, build):
+    tools()
+    path = contract()
+    assert build(path, "--in-container")[0] == 0
+    assert stage(build(path)[1], "compile")["hit"]
+
+
+def test_a_quantized_contract_passes_its_gate_before_it_is_compiled(tools, contract, build):
+    tools()
+    gate = {"samples": 2, "sample_tokens": 32, "max_kl": 10, "min_top1": 0.01}
+    code, document, err = build(
+        contract(quantization={"weights": "fp8-rowwise", "gate": gate}, tensor_parallel=2)
+    )
+    assert code == 0, err
+    assert [each["stage"] for each in document["stages"]] == ["convert", "gate", "compile", "repo"]
