@@ -9,7 +9,8 @@ MB, GB = 1_000_000, 1_000_000_000
 _SLACK = 0.02
 """Of the bytes read: headers, and the ends of tensors that share a block."""
 _MOST_GROWTH_MB = 8
-"""Of memory, from the smallest model to the largest: their headers, and nothing else, differ."""
+"""Of a copy's memory, from the smallest model to the largest: their headers, and nothing else, differ. Quantizing ones
+take compiled kernels from some size on, and stay below a bound whatever the size."""
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,19 @@ class Case:
     least_of_cp: float = 0.0
     """Speed as a share of `cp`'s."""
     least_gb_per_s: float = 0.0
-    """Speed in bytes of the source per CPU second."""
+    """Bytes that a model has more than a smaller one, per CPU second that it takes more: what starts once, imports and
+    compiled kernels, is in neither. Of one model alone all is in it."""
     most_rss_mb: float = 64
     """Memory on top of what the interpreter and its imports take."""
     takes_ranges: bool = False
+    smoothquant: str | None = None
     reads: int = 1
     """How often a weight is read: what all of a layer decides is found before its first value is written."""
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether values stay what they are, but for their data type."""
+        return not self.least_gb_per_s
 
 
 CASES = (
@@ -37,6 +45,15 @@ CASES = (
     Case("int8-wo tp1", "int8-wo", least_of_cp=0.6),
     Case("fp16 tp1", "none", dtype="float16", least_of_cp=0.3),
     Case("int8-sq tp1", "int8-sq", least_gb_per_s=1.0, most_rss_mb=300, takes_ranges=True, reads=2),
+    Case(
+        "int8-sq per-tensor tp1",
+        "int8-sq",
+        least_gb_per_s=1.0,
+        most_rss_mb=300,
+        takes_ranges=True,
+        reads=3,
+        smoothquant="per-tensor",
+    ),
     Case("fp8 tp1", "fp8", least_gb_per_s=1.0, most_rss_mb=300, takes_ranges=True, reads=2),
     Case("fp8-rowwise tp1", "fp8-rowwise", least_gb_per_s=1.0, most_rss_mb=300),
 )
@@ -146,11 +163,6 @@ class Result:
         if case.least_of_cp:
             goal = f"≥ {case.least_of_cp:.0%} of cp"
             yield Verdict(self.name, "speed", f"{self.of_cp:.0%}", goal, self.of_cp >= case.least_of_cp)
-        if case.least_gb_per_s:
-            met = self.gb_per_s >= case.least_gb_per_s
-            yield Verdict(
-                self.name, "speed", f"{self.gb_per_s:.2f}", f"≥ {case.least_gb_per_s:g} GB/s per core", met
-            )
         met = self.rss_mb <= case.most_rss_mb
         yield Verdict(self.name, "memory", f"{self.rss_mb:.1f}", f"≤ {case.most_rss_mb:g} MB", met)
         met = self.least_read <= self.read <= self.most_read
@@ -164,11 +176,23 @@ def verdicts(results: Sequence[Result]) -> list[Verdict]:
     """Return each figure that has a goal, of one result or of several."""
     found = [verdict for result in results for verdict in result.verdicts()]
     for name in dict.fromkeys(result.case.name for result in results):
-        rss_mb = [result.rss_mb for result in results if result.case.name == name]
-        growth = max(rss_mb) - min(rss_mb)
-        if len(rss_mb) > 1:
-            goal = f"≤ {_MOST_GROWTH_MB} MB"
-            found.append(
-                Verdict(name, "memory over sizes", f"+{growth:.1f}", goal, growth <= _MOST_GROWTH_MB)
-            )
+        found += _over_sizes([result for result in results if result.case.name == name])
     return found
+
+
+def _over_sizes(results: Sequence[Result]) -> Iterator[Verdict]:
+    """Yield the figures of one case that are of all sizes together."""
+    case, name = results[0].case, results[0].case.name
+    least, most = (pick(results, key=lambda result: result.source_bytes) for pick in (min, max))
+    if case.least_gb_per_s:
+        speed = most.gb_per_s
+        if least is not most:
+            speed = (most.source_bytes - least.source_bytes) / GB / max(most.cpu_s - least.cpu_s, 1e-9)
+        goal = f"≥ {case.least_gb_per_s:g} GB/s per core"
+        what = "speed" if least is most else f"speed from {least.size} to {most.size}"
+        yield Verdict(name, what, f"{speed:.2f}", goal, speed >= case.least_gb_per_s)
+    if case.is_copy and least is not most:
+        rss_mb = [result.rss_mb for result in results]
+        growth = max(rss_mb) - min(rss_mb)
+        met = growth <= _MOST_GROWTH_MB
+        yield Verdict(name, "memory over sizes", f"+{growth:.1f}", f"≤ {_MOST_GROWTH_MB} MB", met)

@@ -15,7 +15,15 @@ from trtkit.plan.resolve import quant_plan
 from trtkit.quantize.recipes import recipe_for
 
 
-def main(source: str, out: str, weights: str, dtype: str, tensor_parallel: int, ranges: str | None) -> None:
+def main(
+    source: str,
+    out: str,
+    weights: str,
+    dtype: str,
+    tensor_parallel: int,
+    smoothquant: str | None,
+    ranges: str | None,
+) -> None:
     """Convert as ``trtkit convert`` does, and print what it cost on top of the interpreter with its imports."""
     start = {"start_cpu_s": _cpu_s(), "start_rss_bytes": _memory_bytes("VmRSS")}
     started_s, read_bytes = time.perf_counter(), _read_bytes()
@@ -23,7 +31,9 @@ def main(source: str, out: str, weights: str, dtype: str, tensor_parallel: int, 
         HfCheckpoint.open(Path(source)),
         Path(out),
         dtype=dtype,
-        recipe=recipe_for(quant_plan(weights), ranges=Path(ranges) if ranges else None),
+        recipe=recipe_for(
+            quant_plan(weights), ranges=Path(ranges) if ranges else None, smoothquant=smoothquant
+        ),
         parallelism=Parallelism(tp=tensor_parallel),
     )
     cost = {

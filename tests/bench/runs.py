@@ -82,6 +82,7 @@ def _convert(case: Case, source: Path, out: Path) -> Sample:
         "weights": case.weights,
         "dtype": case.dtype,
         "tensor_parallel": case.tensor_parallel,
+        "smoothquant": case.smoothquant,
         "ranges": str(source.with_name(_RANGES)) if case.takes_ranges else None,
     }
     done = subprocess.run([sys.executable, _CHILD, json.dumps(request)], stdout=subprocess.PIPE, check=False)

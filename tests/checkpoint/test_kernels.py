@@ -156,6 +156,31 @@ def test_compiled_kernels_agree_on_any_numbers(
     assert same(fast.to_int8(steps.copy()), Kernels().to_int8(steps.copy()))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@given(
+    values=arrays(np.float32, st.tuples(st.integers(1, 5), st.integers(1, 70)), elements=floats),
+    data=st.data(),
+)
+def test_compiled_kernels_agree_where_each_row_has_a_number(
+    fast: Kernels, dtype: type, values: np.ndarray, data: st.DataObject
+) -> None:
+    narrow, count = finite(values, dtype), len(values)
+    divisors = data.draw(arrays(np.float32, count, elements=st.floats(2.0**-10, 2.0**10, width=32)))
+    assert same(
+        fast.divided_to_float8(narrow, divisors).copy(), Kernels().divided_to_float8(narrow, divisors)
+    )
+    factors = data.draw(arrays(np.float32, count, elements=st.floats(0, 127, width=32)))
+    units = np.clip(values, -1, 1)
+    assert same(fast.scaled_to_int8(units.copy(), factors), Kernels().scaled_to_int8(units.copy(), factors))
+    ones = np.ones(values.shape)
+    with np.errstate(all="ignore"):
+        (found, largest), (plain, expected) = (each.smoothed_rows(narrow, ones) for each in (fast, Kernels()))
+    held = np.isfinite(expected)
+    assert same(largest[held], expected[held])
+    assert same(found[held], plain[held])
+    assert not np.isfinite(largest[~held]).any()
+
+
 def test_compiled_encoding_decides_right_between_any_two_neighbours(fast: Kernels) -> None:
     assert same(fast.to_float8(around(ALL_FP8)), Kernels().to_float8(around(ALL_FP8)))
     halves = np.arange(-127, 127, dtype=np.float32) + np.float32(0.5)

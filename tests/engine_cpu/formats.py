@@ -113,6 +113,15 @@ def awq(tensors: Tensors, layer: str, *, zero: bool, smoothed: bool) -> None:
             tensors[prefix + "zero"] = (shift * scale).T.astype(ml_dtypes.bfloat16)
 
 
+def awq_fp8(tensors: Tensors, layer: str) -> None:
+    awq(tensors, layer, zero=False, smoothed=True)
+    for name in LINEAR:
+        prefix = f"{layer}{name}."
+        largest = 7 * tensors[prefix + "weights_scaling_factor"].max()
+        tensors[prefix + "weights_scaling_factor_2"] = np.array([largest / 448], np.float32)
+        tensors[prefix + "activation_scaling_factor"] = np.array([4.0 / 448], np.float32)
+
+
 def _smooth(*, per_row: bool, static: bool) -> Callable[[Tensors, str], None]:
     return lambda tensors, layer: smooth(tensors, layer, per_row=per_row, static=static)
 
@@ -132,6 +141,8 @@ QUANTIZERS: dict[str, tuple[dict[str, Any], Callable[[Tensors, str], None]]] = {
     "awq-zero": (
         {"quant_algo": "W4A16_AWQ", "group_size": GROUP, "pre_quant_scale": False, "has_zero_point": True},
         lambda tensors, layer: awq(tensors, layer, zero=True, smoothed=False)),
+    "awq-fp8": (
+        {"quant_algo": "W4A8_AWQ", "group_size": GROUP, "pre_quant_scale": True, "has_zero_point": False}, awq_fp8),
 }  # fmt: skip
 """The ``quantization`` block, and what puts one layer's tensors into the format, by a name for the test."""
 
@@ -167,7 +178,7 @@ def linear(get: Callable[[str], np.ndarray], block: dict[str, Any], x: np.ndarra
             * step
             @ (weight * get(name + ".per_channel_scale")[:, None]).T
         )
-    if algo == "W4A16_AWQ":
+    if algo in ("W4A16_AWQ", "W4A8_AWQ"):
         return awq_linear(get, block, x, name)
     if algo == "W8A8_SQ_PER_CHANNEL":
         step = get(name + ".activation_scaling_factor").astype(np.float64)
@@ -194,9 +205,15 @@ def awq_linear(
     stored = get(name + ".weight").astype(np.int16)
     codes = np.empty((2 * len(stored), stored.shape[1]))
     codes[0::2], codes[1::2] = (stored & 15 ^ 8) - 8, stored >> 4
-    weight = codes * np.repeat(
-        get(name + ".weights_scaling_factor").astype(ml_dtypes.bfloat16).astype(np.float64), GROUP, axis=1
-    )
+    scale = get(name + ".weights_scaling_factor")
+    if block["quant_algo"] == "W4A8_AWQ":
+        x = x * get(name + ".prequant_scaling_factor").astype(np.float64)
+        step = get(name + ".activation_scaling_factor").astype(np.float64)
+        x = float8(x / step).astype(np.float64) * step
+        second = get(name + ".weights_scaling_factor_2")
+        scale = (scale / second).astype(np.float16).astype(np.float64) * second
+        return x @ (codes * np.repeat(scale, GROUP, axis=1)).T
+    weight = codes * np.repeat(scale.astype(ml_dtypes.bfloat16).astype(np.float64), GROUP, axis=1)
     if block["has_zero_point"]:
         weight += np.repeat(get(name + ".zero").astype(np.float64).T, GROUP, axis=1)
     return (

@@ -62,7 +62,6 @@ def test_one_core_is_left_to_server_and_proxy(contract_with, smollm2, machine):
         ({"engine": {"tensor_parallel": 2}}, "engine.tensor_parallel"),
         ({"engine": {"gpu": "h100-sxm"}}, "engine.gpu"),
         ({"engine": {"kv_cache": {"tokens_per_block": 64}}}, "engine.kv_cache.tokens_per_block"),
-        ({"quantization": {"weights": "int4-gptq"}}, "quantization.weights"),
         ({"quantization": {"group_size": 64}}, "quantization.group_size"),
         ({"engine": {"limits": {"max_seq_len": 9000}}}, "engine.limits.max_seq_len"),
         ({"engine": {"limits": {"max_seq_len": 512, "max_input_len": 512}}}, "engine.limits.max_input_len"),

@@ -91,7 +91,7 @@ _TRTLLM = BackendFacts(
 BACKENDS: dict[str, BackendFacts] = {
     # OpenVINO's CPU plugin has one block size, and its products are int8 where the format's are, else float32.
     "cpu": BackendFacts(
-        ("none", "int8-wo", "int8-sq", "fp8", "fp8-rowwise", "int4-awq"),
+        tuple(WEIGHTS),
         ("auto", "int8", "fp8"),
         (32,),
         max_ranks=1,

@@ -25,13 +25,13 @@ _MAGNITUDE = np.uint32(0x7FFFFFFF)
 _HALF = 0x400000
 """Highest bit of float32's mantissa: makes 1.5 * 2**n of 2**n."""
 _FP8_MAX_BITS = np.float32(FP8_MAX).view(np.uint32)
-_WORTH_COMPILING_BYTES = 500_000_000
+WORTH_COMPILING_BYTES = 500_000_000
 """Weights of bfloat16 that compiled kernels are through with sooner by what importing them takes, 0.4 s."""
 
 
 def kernels_for(source_bytes: int) -> Kernels:
     """Return compiled kernels for so many bytes of weights where numba is installed, else those of numpy."""
-    if source_bytes >= _WORTH_COMPILING_BYTES:
+    if source_bytes >= WORTH_COMPILING_BYTES:
         with contextlib.suppress(ImportError):  # numba's extra is missing, or numba does not know this numpy
             from trtkit.checkpoint.kernels_fast import FastKernels
 
@@ -83,6 +83,11 @@ class Kernels:
     def smoothed(self, values: Array, factors: npt.NDArray[np.float64]) -> Floats:
         """Return values times factors, of which all rows are alike, before and after in what float16 can hold."""
         return self.to_float16_grid(self.product(self.halved(values), factors))
+
+    def smoothed_rows(self, values: Array, factors: npt.NDArray[np.float64]) -> tuple[Floats, Floats]:
+        """Return what :meth:`smoothed` does, and the largest magnitude of each row of it."""
+        result = self.smoothed(values, factors)
+        return result, self.largest(result, axis=1)
 
     def product(self, values: Floats, factors: npt.NDArray[np.float64]) -> Floats:
         """Multiply values, in place, in float64."""
@@ -151,6 +156,17 @@ class Kernels:
         part &= np.uint8(0x80)
         code |= part
         return code.view(ml_dtypes.float8_e4m3fn)
+
+    def divided_to_float8(self, values: Array, divisors: Floats) -> Array:
+        """Return finite rows, each divided by its own number, as :meth:`to_float8` does."""
+        wide = self.widen(values)
+        wide /= divisors[:, None]
+        return self.to_float8(wide)
+
+    def scaled_to_int8(self, values: Floats, factors: Floats) -> Int8s:
+        """Return rows, each times its own number, as :meth:`to_int8` does; what becomes of ``values`` is open."""
+        values *= factors[:, None]
+        return self.to_int8(values)
 
     def to_int8(self, values: Floats) -> Int8s:
         """Return values of at most 127.4 as integers (nearest, ties to even); what becomes of ``values`` is open."""

@@ -34,13 +34,18 @@ class FastKernels(Kernels):
 
     def smoothed(self, values: Array, factors: npt.NDArray[np.float64]) -> Floats:
         """Round, multiply and round in one pass over bfloat16."""
+        return self.smoothed_rows(values, factors)[0]
+
+    def smoothed_rows(self, values: Array, factors: npt.NDArray[np.float64]) -> tuple[Floats, Floats]:
+        """Compare in the pass that smooths."""
+        largest = np.zeros(len(values), np.uint32)
         if values.dtype == ml_dtypes.bfloat16:
             result: Floats = self._buffer("widen", values.shape, np.float32)
-            _smooth_bfloat16(np.ascontiguousarray(values).view(np.uint16), factors[0], result)
+            _smooth_bfloat16(np.ascontiguousarray(values).view(np.uint16), factors[0], result, largest)
         else:
             result = self.halved(values)
-            _smooth(result, factors[0])
-        return result
+            _smooth(result, factors[0], largest)
+        return result, largest.view(np.float32)
 
     def largest(self, values: Array, axis: int) -> Floats:
         """Compare bits without writing them down."""
@@ -64,6 +69,20 @@ class FastKernels(Kernels):
         codes = self._buffer("code", values.shape, np.uint8)
         _encode_float8(_flat(values), codes.reshape(-1))
         return codes.view(ml_dtypes.float8_e4m3fn)
+
+    def divided_to_float8(self, values: Array, divisors: Floats) -> Array:
+        """Widen, divide and encode bfloat16 in one pass."""
+        if values.dtype != ml_dtypes.bfloat16:
+            return super().divided_to_float8(values, divisors)
+        codes = self._buffer("code", values.shape, np.uint8)
+        _divide_to_float8(np.ascontiguousarray(values).view(np.uint16), divisors, codes)
+        return codes.view(ml_dtypes.float8_e4m3fn)
+
+    def scaled_to_int8(self, values: Floats, factors: Floats) -> Int8s:
+        """Multiply, round and narrow at once."""
+        result: Int8s = self._buffer("int8", values.shape, np.int8)
+        _scale_to_int8(values, factors, result)
+        return result
 
     def to_int8(self, values: Floats) -> Int8s:
         """Round and narrow at once."""
@@ -91,10 +110,11 @@ def _flat(values: Array) -> Array:
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    # Python's error for a division by zero, where divisors are known not to be, keeps loops from being vectors.
     try:
-        compiled: Callable[..., Any] = numba.njit(cache=True)(function)
+        compiled: Callable[..., Any] = numba.njit(cache=True, error_model="numpy")(function)
     except RuntimeError:  # there is no folder for it
-        compiled = numba.njit(function)
+        compiled = numba.njit(error_model="numpy")(function)
     return compiled
 
 
@@ -113,19 +133,32 @@ def _round_to_float16(values: Floats) -> None:
 
 
 @_compiled
-def _smooth(values: Floats, factors: npt.NDArray[np.float64]) -> None:
+def _smooth(values: Floats, factors: npt.NDArray[np.float64], largest: npt.NDArray[np.uint32]) -> None:
     for row in range(len(values)):
+        most = _u32(0)
         for i in range(values.shape[1]):
-            values[row, i] = _to_float16(_f32(values[row, i] * factors[i]))
+            value = _to_float16(_f32(values[row, i] * factors[i]))
+            values[row, i] = value
+            most = max(most, _u32(_f32(value).view(_u32) & _MAGNITUDE))
+        largest[row] = most
 
 
 @_compiled
-def _smooth_bfloat16(bits: npt.NDArray[np.uint16], factors: npt.NDArray[np.float64], result: Floats) -> None:
+def _smooth_bfloat16(
+    bits: npt.NDArray[np.uint16],
+    factors: npt.NDArray[np.float64],
+    result: Floats,
+    largest: npt.NDArray[np.uint32],
+) -> None:
     for row in range(len(bits)):
+        most = _u32(0)
         for i in range(bits.shape[1]):
             value = _u32(_u32(bits[row, i]) << _u32(16)).view(_f32)
             value = np.rint(value * _f32(2.0**24)) * _f32(2.0**-24)
-            result[row, i] = _to_float16(_f32(value * factors[i]))
+            value = _to_float16(_f32(value * factors[i]))
+            result[row, i] = value
+            most = max(most, _u32(_f32(value).view(_u32) & _MAGNITUDE))
+        largest[row] = most
 
 
 @_compiled
@@ -145,22 +178,43 @@ def _largest_of_columns(bits: Array, magnitude: Any, result: Array) -> None:
 
 
 @_compiled
+def _to_float8(value: Any) -> Any:
+    bits = _f32(value).view(_u32)
+    magnitude = _u32(bits & _MAGNITUDE).view(_f32)
+    magnitude = min(_f32(FP8_MAX), magnitude)
+    exponent = _u32(_f32(magnitude).view(_u32) & _EXPONENT)
+    exponent = max(_LEAST_FLOAT8, exponent)
+    total = _f32(_u32(exponent + _UP_20).view(_f32) + magnitude).view(_u32)
+    code = _u32(total + (total >> _u32(20)) - _u32(1132)) & _u32(0xFF)
+    return np.uint8(code | (bits >> _u32(24)) & _u32(0x80))
+
+
+@_compiled
 def _encode_float8(values: Floats, codes: npt.NDArray[np.uint8]) -> None:
     for i in range(values.size):
-        bits = _f32(values[i]).view(_u32)
-        magnitude = _u32(bits & _MAGNITUDE).view(_f32)
-        magnitude = min(_f32(FP8_MAX), magnitude)
-        exponent = _u32(_f32(magnitude).view(_u32) & _EXPONENT)
-        exponent = max(_LEAST_FLOAT8, exponent)
-        total = _f32(_u32(exponent + _UP_20).view(_f32) + magnitude).view(_u32)
-        code = _u32(total + (total >> _u32(20)) - _u32(1132)) & _u32(0xFF)
-        codes[i] = np.uint8(code | (bits >> _u32(24)) & _u32(0x80))
+        codes[i] = _to_float8(values[i])
+
+
+@_compiled
+def _divide_to_float8(bits: npt.NDArray[np.uint16], divisors: Floats, codes: npt.NDArray[np.uint8]) -> None:
+    for row in range(len(bits)):
+        divisor = divisors[row]
+        for i in range(bits.shape[1]):
+            codes[row, i] = _to_float8(_f32(_u32(_u32(bits[row, i]) << _u32(16)).view(_f32) / divisor))
 
 
 @_compiled
 def _round_to_int8(values: Floats, result: Int8s) -> None:
     for i in range(values.size):
         result[i] = np.int8(np.rint(values[i]))
+
+
+@_compiled
+def _scale_to_int8(values: Floats, factors: Floats, result: Int8s) -> None:
+    for row in range(len(values)):
+        factor = factors[row]
+        for i in range(values.shape[1]):
+            result[row, i] = np.int8(np.rint(_f32(values[row, i] * factor)))
 
 
 @_compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
     from trtkit.flow.plan import Question
 
 _TARGET, _ASK = "Target", "Questions"
+
+
+class Step(str, enum.Enum):
+    """Steps of a build whose memory can be foreseen."""
+
+    QUANTIZE = "quantize"
+    CONVERT = "convert"
 
 
 _Subject = Annotated[
@@ -64,6 +72,16 @@ _Answer = Annotated[
 _Calibration = Annotated[
     Path | None, typer.Option(help="Measured speed of this engine (JSON).", rich_help_panel=_ASK)
 ]
+_Step = Annotated[
+    Step | None,
+    typer.Option(help="Say what memory a step of the build takes, and refuse it.", rich_help_panel=_ASK),
+]
+_LayerWise = Annotated[
+    bool,
+    typer.Option(
+        "--layer-wise", help="With --step quantize: calibrate layer by layer.", rich_help_panel=_ASK
+    ),
+]
 _Silicon = Annotated[
     bool, typer.Option("--silicon", help="Ask aiconfigurator for this very model.", rich_help_panel=_ASK)
 ]
@@ -90,6 +108,8 @@ def plan(
     output_tokens: _Answer = None,
     calibration: _Calibration = None,
     silicon: _Silicon = False,
+    step: _Step = None,
+    layer_wise: _LayerWise = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Resolve a contract: effective limits, memory, the three zones that the proxy enforces, and speed."""
@@ -98,6 +118,8 @@ def plan(
         return
     if html is not None and not compare:
         raise InputError("--html draws a comparison", hint="give --compare too")
+    if layer_wise and step is not Step.QUANTIZE:
+        raise InputError("--layer-wise is a way to calibrate", hint="give --step quantize too")
     # Of a model alone a GPU says what is meant.
     alone = contract.suffix == ".json" or contract.is_dir()
     implied = "tensorrt" if gpu and alone else None
@@ -112,7 +134,9 @@ def plan(
     question = _with_workload(question, prompt_tokens, output_tokens, calibration)
     if silicon:
         question = question.with_silicon()
-    if compare:
+    if step is not None:
+        _step(question, step, layer_wise, output)
+    elif compare:
         _compare(question, html, output)
     elif solve is not None:
         _solve(question, solve, output)
@@ -155,6 +179,17 @@ def _plan(question: Question, output: Output) -> None:
         show_json({"schema": 1, "plan": asdict(resolved)})
     else:
         show(render(resolved))
+
+
+def _step(question: Question, step: Step, layer_wise: bool, output: Output) -> None:
+    from trtkit.flow.host import plan_step
+    from trtkit.plan.step import render_ways
+
+    ways = plan_step(question, calibrates=step is Step.QUANTIZE, layer_wise=layer_wise)
+    if output is Output.JSON:
+        show_json({"schema": 1, "step": step.value, "ways": [way.summary() for way in ways]})
+    else:
+        show(render_ways(ways))
 
 
 def _solve(question: Question, unknown: str, output: Output) -> None:

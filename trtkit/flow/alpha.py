@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,18 +16,22 @@ from trtkit.checkpoint.progress import Progress, silent
 from trtkit.checkpoint.staging import write_json
 from trtkit.engine.manifest import code_digest, content_key
 from trtkit.engine.store import Stage, Store
-from trtkit.errors import StageError
+from trtkit.errors import InputError, StageError
 from trtkit.flow.gate import GateOptions, run_gate
 from trtkit.flow.inputs import versions
 from trtkit.quantize.calibrate import texts
+from trtkit.quantize.smoothing import Alphas
 
 ALPHA = "alpha"
 """Name of the stage."""
 AUTO = "auto"
-ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
-"""What is tried."""
+ALPHAS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+"""What is tried for all layers alike."""
+KINDS = ("attention.qkv", "attention.dense", "mlp.fc", "mlp.proj")
+"""What then gets one of its own, in steps of 0.1; the gate of an MLP has that of its other branch."""
 _TABLE = "alpha.json"
 _SAMPLES, _SAMPLE_TOKENS = 8, 512
+_STEP = 0.1
 
 
 @dataclass(frozen=True)
@@ -36,14 +41,14 @@ class Alpha:
     source: HfCheckpoint
     inputs: Mapping[str, Any]
     """What decides the checkpoints beside alpha."""
-    write: Callable[[float, Path], object]
-    """Writes a checkpoint with one alpha."""
+    write: Callable[[Alphas, Path], object]
+    """Writes a checkpoint with one alpha for each kind of layer."""
     store: Store
     progress: Progress
 
     @cached_property
     def stage(self) -> Stage:
-        """Ranges → alpha, and a table of what each would lose."""
+        """Ranges → alphas, and a table of what each choice would lose."""
         inputs = {
             **self.inputs,
             "code": code_digest(),
@@ -53,31 +58,84 @@ class Alpha:
         }
         return Stage(ALPHA, inputs, self._run, (_TABLE,))
 
-    def found(self) -> float:
+    def found(self) -> Alphas:
         """Return what the product says."""
         path = self.store.path(ALPHA, self.stage.key) / _TABLE
-        return float(json.loads(path.read_text(encoding="utf-8"))["alpha"])
+        alphas: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))["alpha"]
+        return alphas
 
     def _run(self, out: Path) -> Mapping[str, Any]:
-        text, candidate = out / "text.txt", out / "candidate"
+        # A build that is killed leaves this folder, and the next one goes on in it, as with a calibration.
+        place = self.store.path(ALPHA, self.stage.key)
+        work = place.with_name(f".{place.name}")
+        work.mkdir(parents=True, exist_ok=True)
+        self.store.hold(work)
+        tried = Tried(work / _TABLE, lambda alphas: self._judge(alphas, work), self.progress)
+        alphas = search(tried.loss)
+        if tried.loss(alphas) == math.inf:
+            hint = "look for outliers in the ranges, or use a format without smoothing: fp8, int8-wo"
+            raise StageError(
+                "no alpha gives weights and logits that are finite", path=self.source.folder, hint=hint
+            )
+        facts = {"alpha": alphas, "kl": tried.table, "resumed_at": tried.resumed_at}
+        write_json(out / _TABLE, facts)
+        shutil.rmtree(work)
+        return facts
+
+    def _judge(self, alphas: Alphas, work: Path) -> float | None:
+        """Return the KL divergence of a checkpoint with these alphas; None if it has none, or cannot be written."""
+        text, candidate = work / "text.txt", work / "candidate"
+        shutil.rmtree(candidate, ignore_errors=True)
         text.write_text(_text(), encoding="utf-8")
         options = GateOptions(data=text, samples=_SAMPLES, sample_tokens=_SAMPLE_TOKENS)
-        kl: dict[str, float] = {}
-        for number, alpha in enumerate(ALPHAS):
-            self.progress(ALPHA, number, len(ALPHAS))
-            self.write(alpha, candidate)
-            report = run_gate(self.source, candidate, options, self.store, silent)
-            if not report.non_finite_samples:
-                kl[str(alpha)] = report.summary()["measures"]["KL"]["value"]
-            shutil.rmtree(candidate)
-        text.unlink()
-        self.progress(ALPHA, len(ALPHAS), len(ALPHAS))
-        if not kl:
-            hint = "look for outliers in the ranges, or use a format without smoothing: fp8, int8-wo"
-            raise StageError("no alpha gives logits that are finite", path=self.source.folder, hint=hint)
-        facts = {"alpha": float(min(kl, key=kl.__getitem__)), "kl": kl}
-        write_json(out / _TABLE, facts)
-        return facts
+        try:
+            self.write(alphas, candidate)
+        except InputError:  # smoothing makes zeros or infinities of weights
+            return None
+        report = run_gate(self.source, candidate, options, self.store, silent)
+        shutil.rmtree(candidate)
+        return None if report.non_finite_samples else float(report.summary()["measures"]["KL"]["value"])
+
+
+def search(loss: Callable[[Alphas], float]) -> Alphas:
+    """Return the best alpha for all, and from there for each kind of layer in turn, as long as it gets better."""
+    best: Alphas = min((dict.fromkeys(KINDS, alpha) for alpha in ALPHAS), key=loss)
+    for kind in KINDS:
+        for step in (_STEP, -_STEP):
+            near = {**best, kind: round(best[kind] + step, 1)}
+            while 0 <= near[kind] <= 1 and loss(near) < loss(best):
+                best, near = near, {**near, kind: round(near[kind] + step, 1)}
+    return best
+
+
+class Tried:
+    """What was tried, on disk from the moment it is known."""
+
+    def __init__(self, path: Path, judge: Callable[[Alphas], float | None], progress: Progress) -> None:
+        self._path = path
+        self._judge = judge
+        self._progress = progress
+        self.table: dict[str, float | None] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        """KL divergence by what :func:`spelled` calls the alphas; None for logits that are not finite."""
+        self.resumed_at = len(self.table)
+
+    def loss(self, alphas: Alphas) -> float:
+        """Return the KL divergence, infinity where there is none; nothing is judged twice."""
+        name = spelled(alphas)
+        if name not in self.table:
+            self._progress(ALPHA, len(self.table), None)
+            self.table[name] = self._judge(alphas)
+            part = self._path.with_suffix(".part")
+            write_json(part, self.table)
+            part.replace(self._path)
+        found = self.table[name]
+        return math.inf if found is None else found
+
+
+def spelled(alphas: Alphas) -> str:
+    """Return one number, or four in the order of :data:`KINDS`."""
+    values = [f"{alphas[kind]:g}" for kind in KINDS]
+    return values[0] if len(set(values)) == 1 else " ".join(values)
 
 
 def _text() -> str:

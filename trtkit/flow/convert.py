@@ -22,6 +22,7 @@ from trtkit.errors import ContractError, InputError
 from trtkit.plan.resolve import quant_plan
 from trtkit.quantize.act_range import ActRange
 from trtkit.quantize.recipes import check_version, recipe_for
+from trtkit.quantize.smoothing import Alphas
 
 _OPTIONS = {
     "engine.tensor_parallel": "--tp",
@@ -53,7 +54,7 @@ class ConvertOptions:
     act_range: Path | ActRange | None = None
     """Recorded activation ranges, which ``int8-sq``, ``fp8`` and an INT8 KV cache need."""
     smoothquant: str | None = None
-    alpha: float | None = None
+    alpha: float | Alphas | None = None
     kv_scale: str | None = None
     form: str = FORMS[0]
 

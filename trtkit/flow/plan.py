@@ -62,9 +62,9 @@ class Question:
                 self.contract, self.model, this_machine(), measured=self.measured, workload=self.workload
             )
         except ContractError as error:
-            raise ContractError([self._locate(problem) for problem in error.problems]) from None
+            raise ContractError([self.located(problem) for problem in error.problems]) from None
         told = [
-            self._locate(each) for each in plan.warnings if not (self.bare and each.key.startswith("classes"))
+            self.located(each) for each in plan.warnings if not (self.bare and each.key.startswith("classes"))
         ]
         # The plan says the same with the value that the runtime needs.
         read = [each for each in self.warnings if plan.target is None or each.key != "sliding_window"]
@@ -103,7 +103,8 @@ class Question:
             contract = changed(contract, backend=BackendName.TENSORRT, threads=None)
         return compare(contract, self.model, this_machine(), Field(workload=self.workload))
 
-    def _locate(self, problem: Problem) -> Problem:
+    def located(self, problem: Problem) -> Problem:
+        """Return a problem with the contract's line; as it is where there is only a model."""
         return problem if self.bare else self.file.locate(problem)
 
 

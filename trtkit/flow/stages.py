@@ -28,6 +28,7 @@ from trtkit.flow.gate import GateOptions, Judgement, gate_stage
 from trtkit.flow.inputs import digests, source_digests
 from trtkit.plan import Plan
 from trtkit.quantize.act_range import ActRange
+from trtkit.quantize.smoothing import Alphas
 
 CHECKPOINT = "checkpoint"
 """Folder of the checkpoint inside its product, whose own root holds the manifest."""
@@ -60,7 +61,7 @@ class Way:
         recipe = self._recipe(ranges, self._fixed_alpha)
         check(self.source, dtype=self.plan.dtype, recipe=recipe, parallelism=self.ranks)
 
-    def write(self, out: Path, alpha: float | None = None) -> ConversionReport:
+    def write(self, out: Path, alpha: float | Alphas | None = None) -> ConversionReport:
         """Write the checkpoint, once there are ranges."""
         ranges = self.calibrating.ranges if self.calibrating else None
         if alpha is None:
@@ -96,7 +97,7 @@ class Way:
         alpha = self.plan.quantization.alpha
         return ALPHAS[0] if alpha == AUTO else cast("float | None", alpha)
 
-    def _recipe(self, ranges: Path | ActRange | None, alpha: float | None) -> Recipe:
+    def _recipe(self, ranges: Path | ActRange | None, alpha: float | Alphas | None) -> Recipe:
         formats = self.plan.quantization
         options = ConvertOptions(
             weights=formats.weights,

@@ -76,9 +76,8 @@ class _Quantize:
             yield parts["weights_scaling_factor"], 0, scale[:, None]
             yield parts["activation_scaling_factor"], 0, scalar(self.activation_scale)
             for block in linear.blocks():
-                values = kernels.widen(block.values)
-                values /= scale[block.row // linear.rows]
-                yield parts["weight"], block.row, kernels.to_float8(values)
+                rows = np.full(len(block.values), scale[block.row // linear.rows], np.float32)
+                yield parts["weight"], block.row, kernels.divided_to_float8(block.values, rows)
 
     def _amax(self, kernels: Kernels) -> Floats:
         """Return the largest magnitude of each expert's weights, or of all of them."""

@@ -91,8 +91,6 @@ class _QuantizeRows:
     def run(self) -> Iterator[Piece]:
         kernels = kernels_for(self.linear.all_bytes)
         for block in self.linear.blocks():
-            scale = np.maximum(block_amax(kernels, block, 1) / np.float32(FP8_MAX), _SMALLEST_SCALE)[:, None]
-            values = kernels.widen(block.values)
-            values /= scale
-            yield self.weight, block.row, kernels.to_float8(values)
-            yield self.scale, block.row, scale
+            scale = np.maximum(block_amax(kernels, block, 1) / np.float32(FP8_MAX), _SMALLEST_SCALE)
+            yield self.weight, block.row, kernels.divided_to_float8(block.values, scale)
+            yield self.scale, block.row, scale[:, None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from trtkit.catalog.formats import SMOOTHQUANT
@@ -16,6 +17,7 @@ from trtkit.quantize.fp8_rowwise import Fp8Rowwise
 from trtkit.quantize.int4 import WEIGHTS as INT4
 from trtkit.quantize.int4 import Int4
 from trtkit.quantize.kv_cache import KvCache, KvScale
+from trtkit.quantize.smoothing import Alphas
 from trtkit.quantize.smoothquant import Mode, SmoothQuant
 from trtkit.quantize.smoothquant_qdq import SmoothQuantQdq
 from trtkit.quantize.weight_only import BakedWeightOnly, WeightLayout
@@ -31,7 +33,7 @@ def recipe_for(
     *,
     ranges: Path | ActRange | None = None,
     smoothquant: str | None = None,
-    alpha: float | None = None,
+    alpha: float | Alphas | None = None,
     target_sm: int | None = None,
     trtllm_version: str | None = None,
     kv_scale: str | None = None,
@@ -64,7 +66,7 @@ def recipe_for(
     return KvCache(weights, plan.kv_cache_quant_algo, opened, KvScale(kv_scale or KvScale.QKV))
 
 
-def _weights(plan: QuantPlan, ranges: ActRange | None, smoothquant: str, alpha: float) -> Recipe:
+def _weights(plan: QuantPlan, ranges: ActRange | None, smoothquant: str, alpha: float | Alphas) -> Recipe:
     if ranges is not None and plan.weights == "fp8":
         return Fp8(plan, ranges)
     if ranges is not None and plan.weights in INT4:
@@ -101,7 +103,7 @@ def _open(plan: QuantPlan, ranges: Path | ActRange | None) -> ActRange | None:
 def _check_used(
     plan: QuantPlan,
     smoothquant: str | None,
-    alpha: float | None,
+    alpha: float | Alphas | None,
     target_sm: int | None,
     kv_scale: str | None,
 ) -> None:
@@ -109,7 +111,8 @@ def _check_used(
         raise InputError(
             f"{smoothquant!r} is no form of SmoothQuant", hint=f"one of {', '.join(SMOOTHQUANT)}"
         )
-    if alpha is not None and not (math.isfinite(alpha) and 0 <= alpha <= 1):
+    each = alpha.values() if isinstance(alpha, Mapping) else () if alpha is None else (alpha,)
+    if not all(math.isfinite(value) and 0 <= value <= 1 for value in each):
         raise InputError(f"alpha is {alpha}", hint="from 0 (weights stay) to 1 (activations become even)")
     scales = tuple(each.value for each in KvScale)
     if kv_scale not in (None, *scales):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,8 @@ from trtkit.checkpoint.safetensors import Array, TensorInfo
 from trtkit.errors import InputError
 from trtkit.quantize.linear import Block, Linear, block_amax, block_rows
 
+Alphas = Mapping[str, float]
+"""Alpha by the name that layers have inside of a decoder layer, of those that share an input the first one."""
 Doubles = npt.NDArray[np.float64]
 _SMALLEST = 1e-5
 _NORMAL = 2.0**-14
@@ -32,6 +34,11 @@ def smoother(inputs: Floats, weights: Floats, alpha: float) -> Doubles:
     floor = np.maximum(weights.astype(np.float64), _SMALLEST)
     scale = np.maximum(inputs.astype(np.float64) ** alpha / floor ** (1 - alpha), _SMALLEST)
     return np.where(inputs > 0, scale, 1.0)
+
+
+def alpha_of(alpha: float | Alphas, name: str) -> float:
+    """Return the alpha of a layer."""
+    return alpha[name.replace(".gate", ".fc")] if isinstance(alpha, Mapping) else alpha
 
 
 def check_divided(before: Floats, after: Floats, info: TensorInfo) -> None:
@@ -67,10 +74,15 @@ class Smoothed:
         """Smooth by ``s``."""
         return cls(kernels, kernels.repeated(scale, block_rows(len(scale))))
 
-    def __call__(self, block: Block) -> Floats:
-        """Return a block of them."""
-        with np.errstate(over="ignore", invalid="ignore"):  # row_amax refuses it by name
-            return self.kernels.smoothed(block.values, self.scale[: len(block.values)])
+    def __call__(self, block: Block) -> tuple[Floats, Floats]:
+        """Return a block of them, and the largest magnitude of each row.
+
+        Raises:
+            InputError: Smoothing has made infinity of one.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            values, largest = self.kernels.smoothed_rows(block.values, self.scale[: len(block.values)])
+        return values, _finite(largest, block)
 
 
 def row_amax(kernels: Kernels, values: Floats, block: Block) -> Floats:
@@ -79,7 +91,10 @@ def row_amax(kernels: Kernels, values: Floats, block: Block) -> Floats:
     Raises:
         InputError: Smoothing has made infinity of one.
     """
-    largest = kernels.largest(values, axis=1)
+    return _finite(kernels.largest(values, axis=1), block)
+
+
+def _finite(largest: Floats, block: Block) -> Floats:
     if not np.isfinite(largest).all():
         source, hint = block.source, "use a smaller alpha, or look for outliers in the ranges"
         raise InputError(f"smoothing makes weights of {source.name} infinite", path=source.path, hint=hint)

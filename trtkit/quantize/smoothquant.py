@@ -35,11 +35,12 @@ from trtkit.quantize.linear import (
 )
 from trtkit.quantize.sharing import sharing_input
 from trtkit.quantize.smoothing import (
+    Alphas,
     Doubles,
     Smoothed,
+    alpha_of,
     check_divided,
     column_amax,
-    row_amax,
     smoother,
     steps,
 )
@@ -89,16 +90,16 @@ class SmoothQuant:
     plan: QuantPlan
     ranges: ActRange
     mode: Mode = Mode.PER_CHANNEL_PER_TOKEN
-    alpha: float = 0.5
+    alpha: float | Alphas = 0.5
     """How much of the difficulty goes from activations into weights, 0 to 1."""
 
     @property
     def quantization(self) -> Mapping[str, Any]:
-        """The algorithm, and alpha for the record."""
+        """The algorithm, and for the record alpha: that of Q, K and V, which no loader looks at."""
         return {
             "quant_algo": self.mode.algorithm,
             "kv_cache_quant_algo": self.plan.kv_cache_quant_algo,
-            "smoothquant_val": self.alpha,
+            "smoothquant_val": alpha_of(self.alpha, "attention.qkv"),
         }
 
     def problems(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Problem]:
@@ -169,7 +170,8 @@ class _Smooth:
 
     def run(self) -> Iterator[Piece]:
         kernels, inputs = kernels_for(self.group[0].all_bytes), self.recipe.ranges.inputs(self.group)
-        scale = smoother(inputs, column_amax(kernels, self.group), self.recipe.alpha)
+        alpha = alpha_of(self.recipe.alpha, self.group[0].name)
+        scale = smoother(inputs, column_amax(kernels, self.group), alpha)
         yield from self._norms(kernels, scale)
         # Reciprocal first, as PyTorch does.
         to_int = 1 / float((inputs / scale).max()) * 127
@@ -214,19 +216,16 @@ def _rows(linear: Linear, weight: Target, smoothed: Smoothed) -> _Quantizing:
     """Quantize row by row."""
     found = []
     for block in linear.blocks():
-        values = smoothed(block)
-        found.append(steps(row_amax(smoothed.kernels, values, block)))
-        values *= found[-1][0][:, None]
-        yield weight, block.row, smoothed.kernels.to_int8(values)
+        values, largest = smoothed(block)
+        found.append(steps(largest))
+        yield weight, block.row, smoothed.kernels.scaled_to_int8(values, found[-1][0])
     counts, sizes = zip(*found, strict=True)
     return np.concatenate(counts), np.concatenate(sizes)
 
 
 def _whole(linear: Linear, weight: Target, smoothed: Smoothed) -> _Quantizing:
     """Quantize all rows alike, those of Q, K and V each."""
-    largest = np.concatenate(
-        [row_amax(smoothed.kernels, smoothed(block), block) for block in linear.blocks()]
-    )
+    largest = np.concatenate([smoothed(block)[1] for block in linear.blocks()])
     config, sizes_of = linear.layout.config, [len(largest)]
     if linear.name == "attention.qkv":
         sizes_of = [heads * config.head_size for heads in (config.num_heads, *2 * [config.num_kv_heads])]
@@ -238,7 +237,7 @@ def _whole(linear: Linear, weight: Target, smoothed: Smoothed) -> _Quantizing:
     # With grouped heads the converter divides by the step, otherwise it multiplies by its inverse.
     divides = len(each) > 1 and config.num_kv_heads != config.num_heads
     for block in linear.blocks():
-        values, rows = smoothed(block), slice(block.row, block.row + len(block.values))
+        values, rows = smoothed(block)[0], slice(block.row, block.row + len(block.values))
         if len(each) == 1:
             values *= count
         elif divides:

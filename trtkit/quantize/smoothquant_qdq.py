@@ -32,7 +32,7 @@ from trtkit.quantize.linear import (
     scalar,
 )
 from trtkit.quantize.sharing import sharing_input
-from trtkit.quantize.smoothing import Doubles, column_amax, row_amax, smoother
+from trtkit.quantize.smoothing import Alphas, Doubles, alpha_of, column_amax, row_amax, smoother
 
 ALGORITHM = SMOOTHQUANT["qdq"]
 _LIMITS = {"float16": (2.0**-14, 65504.0)}
@@ -45,16 +45,16 @@ class SmoothQuantQdq:
 
     plan: QuantPlan
     ranges: ActRange
-    alpha: float = 0.5
+    alpha: float | Alphas = 0.5
     """How much of the difficulty goes from activations into weights, 0 to 1."""
 
     @property
     def quantization(self) -> Mapping[str, Any]:
-        """The algorithm, and alpha for the record."""
+        """The algorithm, and for the record alpha: that of Q, K and V, which no loader looks at."""
         return {
             "quant_algo": ALGORITHM,
             "kv_cache_quant_algo": self.plan.kv_cache_quant_algo,
-            "smoothquant_val": self.alpha,
+            "smoothquant_val": alpha_of(self.alpha, "attention.qkv"),
         }
 
     def problems(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Problem]:
@@ -76,7 +76,9 @@ class SmoothQuantQdq:
 
     def _job(self, group: tuple[Linear, ...], layout: Layout) -> Job:
         parts = tuple(linear.parts(SCHEMES[ALGORITHM], self.quantization) for linear in group)
-        return _Smooth(group, parts, self.ranges.inputs(group), self.alpha, layout.dtype)
+        return _Smooth(
+            group, parts, self.ranges.inputs(group), alpha_of(self.alpha, group[0].name), layout.dtype
+        )
 
 
 @dataclass(frozen=True)

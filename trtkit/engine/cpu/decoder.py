@@ -22,6 +22,7 @@ QUANT_ALGOS = (
     "FP8",
     "FP8_PER_CHANNEL_PER_TOKEN",
     "W4A16_AWQ",
+    "W4A8_AWQ",
 )
 KV_CACHE_ALGOS = (None, "INT8", "FP8")
 

@@ -151,6 +151,27 @@ def _fp8_rows(layer: _Layer, x: Node) -> Node:
 
 def _awq(layer: _Layer, x: Node) -> Node:
     """INT4 with a scale, and maybe a zero point, per group of input columns; scales in the model's data type."""
+    return product(_prequantized(layer, x), _int4(layer, lambda scale: scale, rounded_to=layer.dtype))
+
+
+def _awq_fp8(layer: _Layer, x: Node) -> Node:
+    """INT4 and FP8 activations; loaders bring the groups' scales into FP8's range, and round them to float16 there."""
+    step, second = layer.number("activation_scaling_factor"), layer.number("weights_scaling_factor_2")
+    as_half = lambda scale: (scale / second).astype(np.float16).astype(np.float32)  # noqa: E731
+    weight = _int4(layer, as_half, rounded_to="float32")
+    acc = product(e4m3(op.divide(_prequantized(layer, x), floats(step))), weight)
+    return op.multiply(acc, floats(step * second))
+
+
+def _prequantized(layer: _Layer, x: Node) -> Node:
+    if not layer.quantization.get("pre_quant_scale", True):
+        return x
+    width = layer.weight("int8").shape[1]
+    return op.multiply(x, floats(layer.vector("prequant_scaling_factor", width)))
+
+
+def _int4(layer: _Layer, brought: Callable[[Array], Array], rounded_to: str) -> Node:
+    """Return the weight ``(out, in)``, its scales brought to where they are used."""
     stored, flags = layer.weight("int8").view(np.uint8), layer.quantization
     out, width, size = 2 * len(stored), stored.shape[1], int(flags.get("group_size", 128))
     if width % size:
@@ -161,17 +182,14 @@ def _awq(layer: _Layer, x: Node) -> Node:
     # Two rows to a byte, the even one low; with the sign bit turned -8 ... 7 are 0 ... 15.
     codes = np.stack([stored & 15, stored >> 4], axis=1).reshape(out, groups, size) ^ 8
     scale = layer.tensors.vector(
-        layer.name + ".weights_scaling_factor", out * groups, rounded_to=layer.dtype
+        layer.name + ".weights_scaling_factor", out * groups, rounded_to=rounded_to
     ).reshape(out, groups, 1)
     centre = np.full_like(scale, 8.0)
     if flags.get("has_zero_point", False):
         zero = layer.tensors.vector(layer.name + ".zero", out * groups, positive=False)
         centre -= zero.reshape(groups, out).T[..., None] / scale
-    if flags.get("pre_quant_scale", True):
-        x = op.multiply(x, floats(layer.vector("prequant_scaling_factor", width)))
     steps = op.subtract(op.convert(nibbles(codes), "f32"), floats(centre))
-    weight = op.reshape(op.multiply(steps, floats(scale)), ints([out, width]), special_zero=False)
-    return product(x, weight)
+    return op.reshape(op.multiply(steps, floats(brought(scale))), ints([out, width]), special_zero=False)
 
 
 def _smoothed(layer: _Layer, x: Node, weight: Array) -> Node:
@@ -210,6 +228,7 @@ FORMS: dict[str | None, Callable[[_Layer, Node], Node]] = {
     "FP8": _fp8,
     "FP8_PER_CHANNEL_PER_TOKEN": _fp8_rows,
     "W4A16_AWQ": _awq,
+    "W4A8_AWQ": _awq_fp8,
 }
 """By ``quantization.quant_algo``."""
 

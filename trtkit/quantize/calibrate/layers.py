@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -78,14 +77,6 @@ class ModelLayers:
         tensor = next(each for each in self.mapped if each.target.name == "lm_head.weight")
         tied = self.config.tie_word_embeddings
         return "lm_head" if tied else module_names(tensor)[0], tensor.plain[0]
-
-    def layer_elements(self) -> int:
-        """Return the weights of the largest decoder layer."""
-        sizes: dict[int, int] = defaultdict(int)
-        for tensor in self.mapped:
-            if tensor.target.layer is not None:
-                sizes[tensor.target.layer] += sum(math.prod(source.shape) for source in tensor.sources)
-        return max(sizes.values())
 
 
 def module_names(tensor: MappedTensor) -> list[str]:

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trtkit.errors import EnvironmentLacks
+from trtkit.plan.host import HEAD_BYTES, LIBRARIES_BYTES, int4_bytes, layer_bytes, step_bytes
+from trtkit.plan.memory import DTYPE_BYTES
 from trtkit.quantize.calibrate.layers import ModelLayers
 from trtkit.quantize.calibrate.samples import SampleSet
 
 if TYPE_CHECKING:
     import torch
-
-_LIBRARIES_BYTES = 500 << 20
-"""torch, transformers and a tiny model took 412 MB on a CPU."""
-_HEAD_BYTES = 3 * (64 << 20)
 
 
 @dataclass(frozen=True)
@@ -32,30 +30,16 @@ class Needs:
     @property
     def memory_bytes(self) -> int:
         """All of it but the libraries."""
-        return self.layer_bytes + max(self.activation_bytes + self.int4_bytes, _HEAD_BYTES)
+        return self.layer_bytes + max(self.activation_bytes + self.int4_bytes, HEAD_BYTES)
 
 
 def estimate(layers: ModelLayers, samples: SampleSet, group_size: int | None) -> Needs:
     """Return what layers and samples take."""
-    config = layers.config
-    width = 2 if config.dtype == "bfloat16" else 4
-    inner = config.intermediate_size
-    if config.moe:
-        chosen = config.moe.intermediate_size * config.moe.experts_per_token
-        inner = chosen + config.moe.shared_intermediate_size
-    heads = (config.num_heads + 2 * config.num_kv_heads) * config.head_size
-    # Per token: some copies of the hidden state, Q, K and V twice, gate, up and their product.
-    per_token = 6 * config.hidden_size + 2 * heads + 3 * inner
-    # Float32 scores where attention is not fused.
-    scores = config.num_heads * samples.longest_tokens**2 * 8 if config.numerics else 0
-    groups = layers.groups(0) if group_size else []
-    # Products of each input, the largest once more, and some float32 copies of the largest weights.
-    products = sum(4 * group.width**2 for group in groups)
-    copies = max((4 * group.width * (6 * group.outputs + 2 * group.width) for group in groups), default=0)
+    config, width = layers.config, DTYPE_BYTES["bfloat16" if layers.config.dtype == "bfloat16" else "float32"]
     return Needs(
-        layers.layer_elements() * width,
-        per_token * samples.longest_tokens * width + scores,
-        products + copies,
+        layer_bytes(config),
+        step_bytes(config, samples.longest_tokens),
+        int4_bytes(config) if group_size else 0,
         2 * samples.tokens * config.hidden_size * width,
     )
 
@@ -67,11 +51,11 @@ def check_memory(needs: Needs, device: torch.device, out: Path) -> None:
         EnvironmentLacks: Memory or disk do not suffice.
     """
     free = _free_bytes(device)
-    needed = needs.memory_bytes + _LIBRARIES_BYTES
+    needed = needs.memory_bytes + LIBRARIES_BYTES
     if free is not None and needed > free:
         parts = (
             f"one decoder layer {needs.layer_bytes / 1e9:.1f}, activations {needs.activation_bytes / 1e9:.1f}, "
-            f"INT4 search {needs.int4_bytes / 1e9:.1f}, libraries {_LIBRARIES_BYTES / 1e9:.1f}"
+            f"INT4 search {needs.int4_bytes / 1e9:.1f}, libraries {LIBRARIES_BYTES / 1e9:.1f}"
         )
         message = (
             f"calibration takes about {needed / 1e9:.1f} GB of memory ({parts}); {free / 1e9:.1f} are free"

@@ -1,0 +1,126 @@
+"""Whether this machine, and the contract's GPUs, have the memory that calibrating and converting take."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from trtkit.catalog.formats import BACKENDS
+from trtkit.catalog.gpus import GPUS
+from trtkit.catalog.parallel import ONE_RANK, Parallelism
+from trtkit.checkpoint.kernels import WORTH_COMPILING_BYTES
+from trtkit.contract.models import Quantization
+from trtkit.errors import ContractError, Problem
+from trtkit.flow.plan import Question
+from trtkit.plan.host import Need, Part, conversion_need, layerwise_need, linear_bytes, whole_need
+from trtkit.plan.quantization import quant_plan_of
+from trtkit.plan.step import Place, Way, refusal
+from trtkit.quantize.recipes import takes_ranges
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+_INTERPRETER_BYTES = 62_000_000
+_NUMBA_BYTES = 95_000_000
+_CALIBRATION = "quantization.calibration.max_length"
+
+
+def plan_step(question: Question, *, calibrates: bool, layer_wise: bool) -> list[Way]:
+    """Return the ways in which the contract is converted, and calibrated before that; all of them fit.
+
+    A calibration of a GPU back end is taken to hold the model whole, on the contract's GPUs; with ``layer_wise``, and
+    on a CPU, it is what ``trtkit calibrate`` does.
+
+    Raises:
+        ContractError: One does not fit; what takes how much is told, and what would hold it.
+    """
+    ways = [_conversion(question)]
+    problems = [] if ways[0].fits else [refusal(ways[0], key="model.source")]
+    if calibrates and (calibrated := _calibrated(question.contract.quantization)):
+        problems += _length_problems(question)
+        light = _layerwise(question, calibrated)
+        heavy = None if layer_wise else _whole(question, calibrated)
+        ways.insert(0, heavy or light)
+        if not ways[0].fits:
+            problems.append(refusal(ways[0], key=_CALIBRATION, instead=light if heavy else None))
+    if problems:
+        raise ContractError([question.located(each) for each in problems])
+    return ways
+
+
+def host_place() -> Place:
+    """Return this machine, or the part of it that the process may use."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [("this machine", physical), *(("this container", each) for each in _cgroup_limits())]
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft != resource.RLIM_INFINITY:
+        limits.append(("this process (ulimit -v)", soft))
+    return Place(*min(limits, key=lambda limit: limit[1]))
+
+
+def _cgroup_limits() -> Iterator[int]:
+    """Yield the limits of the process's control group and of those around it."""
+    try:
+        own = _OWN_CGROUP.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return
+    paths = [line.split(":", 2)[2] for line in own if line.startswith("0::")]
+    folders = [_CGROUPS / path.lstrip("/") for path in paths]
+    for folder in {each for found in folders for each in (found, *found.parents)}:
+        for name in ("memory.max", "memory/memory.limit_in_bytes", "memory.limit_in_bytes"):
+            try:
+                value = (folder / name).read_text(encoding="ascii").strip()
+            except OSError:
+                continue
+            if value.isdigit():
+                yield int(value)
+
+
+def _calibrated(formats: Quantization) -> list[str]:
+    """Return the formats of the chain that are made of ranges."""
+    chain = [formats.only(weights) for weights in formats.chain]
+    return [each.weights.value for each in chain if takes_ranges(quant_plan_of(each))]
+
+
+def _length_problems(question: Question) -> Iterator[Problem]:
+    length, most = (
+        question.contract.quantization.calibration.max_length,
+        question.model.max_position_embeddings,
+    )
+    if length > most:
+        message = f"samples of {length:,} tokens cannot be read: the model takes {most:,}"
+        yield Problem(
+            message, _CALIBRATION, f"use {min(512, most)}: longer texts are cut into samples of that"
+        )
+
+
+def _whole(question: Question, calibrated: list[str]) -> Way | None:
+    """Return the calibration on the contract's GPUs; None where it has none."""
+    engine, dtype = question.contract.engine, question.contract.model.dtype.value
+    if not BACKENDS[engine.backend.value].needs_gpu or engine.gpu is None:
+        return None
+    length = question.contract.quantization.calibration.max_length
+    needs = [whole_need(question.model, weights, dtype, length, batch=1) for weights in calibrated]
+    count = engine.tensor_parallel * engine.pipeline_parallel
+    largest: Need = max(needs, key=lambda need: need.total_bytes)
+    return Way("calibrating the model whole", largest, Place.of_gpus(GPUS[engine.gpu], count))
+
+
+def _layerwise(question: Question, calibrated: list[str]) -> Way:
+    length = question.contract.quantization.calibration.max_length
+    searches = any("int4" in name or "w4" in name for name in calibrated)
+    need = layerwise_need(question.model, length, searches_int4=searches)
+    return Way("calibrating layer by layer", need, host_place())
+
+
+def _conversion(question: Question) -> Way:
+    engine, weights = question.contract.engine, question.contract.quantization.weights.value
+    gpus = BACKENDS[engine.backend.value].needs_gpu
+    ranks = Parallelism(tp=engine.tensor_parallel, pp=engine.pipeline_parallel) if gpus else ONE_RANK
+    program = [Part("interpreter and libraries", _INTERPRETER_BYTES)]
+    if weights not in ("none", "int8-wo") and linear_bytes(question.model) >= WORTH_COMPILING_BYTES:
+        program += [Part("compiled kernels", _NUMBA_BYTES)] if find_spec("numba") else []
+    need = conversion_need(question.model, weights, ranks, program)
+    return Way("converting block by block", need, host_place())
