@@ -221,6 +221,9 @@ def _beside(sizes, quant, model):
         if algo in STATIC:
             for owner in ("attention", "mlp"):
                 found[f"{owner}.quantization_scaling_factor"] = ((1,), {"F32"})
+    if algo == "FP8_PER_CHANNEL_PER_TOKEN" and quant.get("clamp_val"):
+        for owner in ("input_layernorm", "post_layernorm", "attention", "mlp"):
+            found[f"{owner}.clamp_val"] = ((2,), {"F32"})
     if quant.get("kv_cache_quant_algo"):
         found["attention.kv_cache_scaling_factor"] = ((1,), {"F32"})
     return found
