@@ -93,18 +93,18 @@ def _model(graph: Graph, places: dict[Tensor, int]) -> bytes:
         message = "the package onnx is not installed"
         raise EnvironmentLacks(message, hint="pip install 'trtkit[onnx]'") from error
 
-    def typed(tensor: Tensor) -> int:
-        return int(getattr(TensorProto, _TYPES[tensor.dtype]))
+    def number(dtype: str) -> int:
+        return int(getattr(TensorProto, _TYPES[dtype]))
 
     def info(tensor: Tensor) -> Any:
-        return helper.make_tensor_value_info(tensor.name, typed(tensor), tensor.shape)
+        return helper.make_tensor_value_info(tensor.name, number(tensor.dtype), tensor.shape)
 
     def small(tensor: Tensor, values: Array) -> Any:
         raw = np.ascontiguousarray(values).tobytes()
-        return TensorProto(name=tensor.name, data_type=typed(tensor), dims=tensor.shape, raw_data=raw)
+        return TensorProto(name=tensor.name, data_type=number(tensor.dtype), dims=tensor.shape, raw_data=raw)
 
     def large(tensor: Tensor, offset: int) -> Any:
-        proto = TensorProto(name=tensor.name, data_type=typed(tensor), dims=tensor.shape)
+        proto = TensorProto(name=tensor.name, data_type=number(tensor.dtype), dims=tensor.shape)
         proto.data_location = TensorProto.EXTERNAL
         entries = {"location": DATA_FILE, "offset": offset, "length": tensor.nbytes}
         for key, value in entries.items():
@@ -113,9 +113,7 @@ def _model(graph: Graph, places: dict[Tensor, int]) -> bytes:
 
     def node(each: Node) -> Any:
         # Cast says its type by a number.
-        to = (
-            {"to": int(getattr(TensorProto, _TYPES[str(each.attributes["to"])]))} if each.op == "Cast" else {}
-        )
+        to = {"to": number(str(each.attributes["to"]))} if each.op == "Cast" else {}
         return helper.make_node(each.op, each.inputs, each.outputs, each.name, **{**each.attributes, **to})
 
     proto = helper.make_graph(

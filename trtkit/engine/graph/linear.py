@@ -11,14 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from trtkit.checkpoint.safetensors import TensorInfo, numpy_dtype
 from trtkit.engine.graph.nodes import Graph, Tensor, Value
 from trtkit.engine.graph.spec import LinearForm
-from trtkit.engine.graph.weights import packed_panels, transposed_pieces, weight_only_pieces
+from trtkit.engine.graph.weights import as_steps, packed_panels, transposed_pieces, weight_only_pieces
 from trtkit.engine.scales import CLAMPS, INPUT_SCALES, SMOOTHED, check_norms
 from trtkit.engine.tensors import FLOATS, Tensors
 from trtkit.errors import StageError
@@ -93,14 +92,8 @@ class _Layer:
         return self.graph.node("Mul", x, self.graph.vector(factors), name=f"{self.name}/{part}")
 
     def scale(self, values: Floats, part: str) -> Value:
-        """Return steps in the activations' type; those that it can hold only roughly are refused."""
-        held = values.astype(numpy_dtype(self.graph.dtype))
-        least, most = (float(getattr(ml_dtypes.finfo(held.dtype), name)) for name in ("tiny", "max"))
-        if values.min() < least or values.max() > most:
-            steps = f"{values.min():.2g} to {values.max():.2g}"
-            message = f"{self.name} has steps of {steps}, which {held.dtype} cannot hold"
-            raise StageError(message, hint="use `dtype: bfloat16`, which has float32's range")
-        return self.graph.constant(held, f"{self.name}/{part}")
+        """Return steps in the activations' type: with steps of another one compilers and runtimes lose their way."""
+        return self.graph.constant(as_steps(values, self.graph.dtype, self.name), f"{self.name}/{part}")
 
     def rounded(self, x: Value, step: float, dtype: str) -> Value:
         """Return ``x`` as it is after quantization with one step."""
@@ -110,9 +103,8 @@ class _Layer:
         return self.graph.node("DequantizeLinear", quantized, scale, zero, name=self.name + "/dequantize")
 
     def dequantized(self, weight: Value, scale: Value, **attributes: int) -> Value:
-        return self.graph.node(
-            "DequantizeLinear", weight, scale, name=self.name + "/dequantize_weight", **attributes
-        )
+        name = self.name + "/dequantize_weight"
+        return self.graph.node("DequantizeLinear", weight, scale, name=name, **attributes)
 
     def by_row(self, dtype: str, scale: Floats) -> Value:
         """Return the stored weight with a scale for each output row, as ``(in, out)``."""

@@ -11,6 +11,7 @@ from trtkit.checkpoint.cast import Vanishing, cast, cast_chunks
 from trtkit.checkpoint.kernels import kernels_for
 from trtkit.checkpoint.safetensors import Array, TensorInfo, numpy_dtype
 from trtkit.engine.graph.nodes import Pieces
+from trtkit.errors import StageError
 
 _PANEL_BYTES = 8 << 20
 _TILE = 256
@@ -51,7 +52,7 @@ def weight_only_pieces(source: TensorInfo, dtype: str) -> Pieces:
         scales[row : row + len(block)] = np.where(lost, 1, scale)
         row += len(block)
     yield from ((0, panel) for panel in panels(quantized))
-    yield 1, cast(scales, dtype, name=source.name, path=source.path)
+    yield 1, as_steps(scales, dtype, source.name)
 
 
 def panels(matrix: Array) -> Iterator[Array]:
@@ -72,6 +73,14 @@ def packed_panels(stored: npt.NDArray[np.uint8]) -> Pieces:
     return ((0, panel) for panel in panels(stored))
 
 
-def as_floats(values: Array, dtype: str) -> npt.NDArray[np.float32]:
-    """Return values as float32 after rounding them to ``dtype``."""
-    return values.astype(numpy_dtype(dtype)).astype(np.float32)
+def as_steps(values: Array, dtype: str, name: str) -> Array:
+    """Return steps of quantization as ``dtype``.
+
+    Raises:
+        StageError: One would change by more than 1 %, as float16 does to those below 4e-6.
+    """
+    held = values.astype(numpy_dtype(dtype))
+    if (np.abs(held.astype(np.float32) - values) > 0.01 * values).any():
+        message = f"{name} has steps of {values.min():.2g} to {values.max():.2g}, which {dtype} cannot hold"
+        raise StageError(message, hint="use `dtype: bfloat16`, which has float32's range")
+    return held
