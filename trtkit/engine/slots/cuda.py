@@ -30,6 +30,19 @@ class Device:
             raise EnvironmentLacks(f"there is no CUDA device: {error.message}", hint=hint) from None
         self._buffers: list[Address] = []
 
+    @property
+    def sm(self) -> int:
+        """Compute capability, 89 for 8.9."""
+        attributes = self._cuda.cudaDeviceAttr
+        major, minor = (
+            int(self._do(self._cuda.cudaDeviceGetAttribute(attribute, 0)))
+            for attribute in (
+                attributes.cudaDevAttrComputeCapabilityMajor,
+                attributes.cudaDevAttrComputeCapabilityMinor,
+            )
+        )
+        return 10 * major + minor
+
     def allocate(self, num_bytes: int) -> Address:
         """Return memory that holds zeros."""
         address = int(self._do(self._cuda.cudaMalloc(num_bytes)))

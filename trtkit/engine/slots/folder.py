@@ -28,6 +28,10 @@ class SlotFolder:
     cache: CacheSize
     threads: int | None
     """Of the CPU; None: one core stays with Triton and the proxy."""
+    engine: str | None
+    """File that was compiled from the graph; None where there is only the graph."""
+    engine_sms: tuple[int, ...]
+    """Compute capabilities that it was compiled for."""
 
     @property
     def model_file(self) -> Path:
@@ -55,7 +59,7 @@ class SlotFolder:
 
 
 def _read(path: Path, config: Mapping[str, Any]) -> SlotFolder:
-    model, spec = config["pretrained_config"], GraphSpec(**config["graph"])
+    model, runtime, spec = config["pretrained_config"], config["runtime"], GraphSpec(**config["graph"])
     limits = Limits.read(config)
     # A slot's last block may be a part of one.
     limits = replace(limits, kv_blocks=spec.slots * limits.blocks_for(spec.capacity_tokens))
@@ -65,7 +69,9 @@ def _read(path: Path, config: Mapping[str, Any]) -> SlotFolder:
         limits=limits,
         spec=spec,
         cache=CacheSize(model["num_hidden_layers"], model["num_key_value_heads"], model["head_size"]),
-        threads=config["runtime"]["threads"],
+        threads=runtime.get("threads"),
+        engine=runtime.get("engine"),
+        engine_sms=tuple(runtime.get("engine_sms", ())),
     )
 
 

@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trtkit.engine.graph.spec import INPUT_IDS, LAST, LOGITS, POSITION_IDS, WRITE_INDICES, Phase
-from trtkit.engine.rtx.config import ENGINE_FILE
 from trtkit.engine.slots.cuda import Address, Device
 from trtkit.engine.slots.executor import Batch
 from trtkit.engine.slots.folder import SlotFolder
 from trtkit.engine.store import default_root
-from trtkit.errors import EnvironmentLacks, StageError
+from trtkit.errors import EnvironmentLacks, InputError, StageError
 
 _ALIGNMENT_BYTES = 256
 """Of every address that a context is given."""
@@ -30,7 +29,7 @@ class RtxExecutor:
     """
 
     def __init__(self, folder: SlotFolder, *, cuda_graphs: bool = False) -> None:
-        trt = _tensorrt_rtx()
+        trt, file = _tensorrt_rtx(), _engine_file(folder)
         spec = folder.spec
         self._slot_bytes = _slot_bytes(folder)
         self._vocab_size = folder.limits.vocab_size
@@ -44,7 +43,7 @@ class RtxExecutor:
             for names in spec.cache_names(folder.cache.num_layers)
         }
         self._cache_shape = spec.cache_shape(folder.cache, 1)[1:]
-        self._engine = _Engine(trt, folder.path / ENGINE_FILE, self._device, cuda_graphs=cuda_graphs)
+        self._engine = _Engine(trt, file, self._device, folder.engine_sms, cuda_graphs=cuda_graphs)
 
     def run(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Run one batch."""
@@ -70,15 +69,17 @@ class RtxExecutor:
 class _Engine:
     """A deserialized engine, with what the JIT made of it for this device."""
 
-    def __init__(self, trt: Any, file: Path, device: Device, *, cuda_graphs: bool) -> None:
+    def __init__(
+        self, trt: Any, file: Path, device: Device, sms: tuple[int, ...], *, cuda_graphs: bool
+    ) -> None:
         self._trt = trt
         self._device = device
         self._logger = trt.Logger(trt.Logger.WARNING)
         self._runtime = trt.Runtime(self._logger)
         self._engine = self._runtime.deserialize_cuda_engine(file.read_bytes())
         if self._engine is None:
-            hint = "add this GPU's compute capability to engine.targets and build again"
-            raise StageError("TensorRT for RTX cannot load it on this device", path=file, hint=hint)
+            message = f"compiled for SM {', '.join(map(str, sms))}, TensorRT for RTX cannot load it on SM {device.sm}"
+            raise StageError(message, path=file, hint=f"add {device.sm} to engine.targets and build again")
         self._config = self._engine.create_runtime_config()
         if cuda_graphs:
             self._config.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
@@ -114,6 +115,15 @@ class _Engine:
         if context is None or not context.set_optimization_profile_async(profile, int(self._device.stream)):
             raise StageError("TensorRT for RTX cannot make a context: is there enough memory on the device?")
         return context
+
+
+def _engine_file(folder: SlotFolder) -> Path:
+    if folder.engine is None:
+        hint = "name a GPU that TensorRT for RTX knows in engine.targets, or use engine.backend: onnx"
+        raise InputError(
+            "there is a graph, but no engine that was compiled from it", path=folder.path, hint=hint
+        )
+    return folder.path / folder.engine
 
 
 def _slot_bytes(folder: SlotFolder) -> int:

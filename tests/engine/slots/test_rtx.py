@@ -1,0 +1,94 @@
+"""TensorRT for RTX as the executor. What needs a device has not been run on one yet."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.engine_cpu.conftest import tiny_plan
+from trtkit.checkpoint.progress import silent
+from trtkit.engine.backend import backend_for
+from trtkit.engine.serving import open_engine
+from trtkit.engine.slots.cuda import Device
+from trtkit.engine.slots.executor import Batch
+from trtkit.engine.slots.folder import SlotFolder
+from trtkit.engine.slots.rtx import RtxExecutor
+from trtkit.errors import EnvironmentLacks, InputError, StageError
+
+pytest.importorskip("tensorrt_rtx")
+pytest.importorskip("cuda.bindings.runtime")
+
+
+def device_sm():
+    try:
+        device = Device()
+    except EnvironmentLacks:
+        return None
+    try:
+        return device.sm
+    finally:
+        device.close()
+
+
+SM = device_sm()
+
+
+@pytest.fixture
+def folder(slots_dir, tmp_path):
+    """An engine folder as the back end rtx writes it, without the engine."""
+    config = json.loads((slots_dir / "config.json").read_text())
+
+    def write(**runtime):
+        config["backend"] = "rtx"
+        config["runtime"] = {"engine": "model.engine", "engine_sms": [80, 89], "other_sms": []} | runtime
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return tmp_path
+
+    return write
+
+
+@pytest.mark.skipif(SM is not None, reason="there is a device")
+def test_without_a_device_it_says_so(folder):
+    with pytest.raises(EnvironmentLacks, match="there is no CUDA device") as caught:
+        open_engine(folder())
+    assert "engine.backend: onnx" in caught.value.hint
+
+
+def test_a_folder_without_an_engine_is_refused(folder):
+    with pytest.raises(InputError, match="no engine that was compiled"):
+        open_engine(folder(engine=None))
+
+
+def test_slots_that_would_not_be_aligned_are_refused(slots_dir, folder):
+    opened = SlotFolder.open(folder())
+    odd = replace(opened, spec=replace(opened.spec, capacity_tokens=301))
+    with pytest.raises(StageError, match="38528 bytes of a cache, which is no multiple of 256"):
+        RtxExecutor(odd)
+
+
+@pytest.mark.skipif(SM is None, reason="there is no CUDA device")
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_logits_are_those_of_the_same_graph_on_the_cpu(
+    checkpoint, client, tmp_path, monkeypatch, cuda_graphs
+):
+    monkeypatch.setenv("TRTKIT_HOME", str(tmp_path / "home"))
+    plan = replace(tiny_plan(max_batch_size=6, max_num_tokens=48), backend="rtx", dtype="float32")
+    plan = replace(plan, target=SimpleNamespace(sms=(SM,)))
+    (tmp_path / "engine").mkdir()
+    backend_for("rtx").compile(checkpoint, tmp_path / "engine", plan, silent, tmp_path / "log")
+    executor = RtxExecutor(SlotFolder.open(tmp_path / "engine"), cuda_graphs=cuda_graphs)
+    batches = [
+        Batch("prefill", 1, [list(range(40))], [0]),
+        Batch("prefill", 1, [list(range(9))], [40]),
+        Batch("prefill", 3, [[7, 8, 9]], [0]),
+        Batch("decode", 1, [[5], [0], [6]], [49, 0, 3]),
+        Batch("decode", 1, [[4], [0], [3]], [50, 0, 4]),
+    ]
+    for batch in batches:
+        expected = client.engine._executor.run(batch)
+        used = [0] if batch.phase == "prefill" else [0, 2]
+        np.testing.assert_allclose(executor.run(batch)[used], expected[used], atol=0.05)
+    executor.close()
+    assert list((tmp_path / "home" / "jit").glob("tensorrt-rtx-*.cache"))
