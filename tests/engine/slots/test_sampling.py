@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtkit.engine.inflight.request import GenerationRequest
-from trtkit.engine.inflight.sampling import choose
+from trtkit.engine.inflight.sampling import choose, log_softmax, nucleus
 from trtkit.errors import InputError, StageError
 
 P = np.array([0.4, 0.3, 0.15, 0.1, 0.05])
@@ -46,7 +46,7 @@ def test_every_position_has_a_draw_of_its_own():
 
 
 @given(
-    logits=st.lists(st.floats(-20, 20, width=32), min_size=2, max_size=40),
+    logits=st.lists(st.integers(-100, 100).map(lambda value: value / 8), min_size=2, max_size=40),
     top_k=st.integers(0, 50),
     top_p=st.floats(0.05, 1.0),
     seed=st.integers(0, 2**64 - 1),
@@ -59,6 +59,17 @@ def test_a_draw_is_among_the_likeliest_that_are_asked_for(logits, top_k, top_p, 
     mass = np.exp(np.array(logits) - max(logits))
     assert len(likelier) < (top_k or len(logits))
     assert np.exp(np.array(likelier) - max(logits)).sum() <= top_p * mass.sum() + 1e-9
+
+
+@given(top_p=st.floats(0.01, 0.999) | st.just(1.0), temperature=st.sampled_from([0.3, 1.0, 4.0]))
+def test_a_nucleus_of_a_large_vocabulary_is_the_one_that_a_full_sort_finds(top_p, temperature):
+    row = np.random.default_rng(5).standard_normal(5000) * 3 / temperature
+    row[::7] = -np.inf
+    row = log_softmax(row)
+    order = np.argsort(-row, kind="stable")
+    mass = np.cumsum(np.exp(row[order]))
+    expected = order[: int((mass < top_p).sum()) + 1] if top_p < 1 else np.flatnonzero(np.isfinite(row))
+    assert set(nucleus(row, 0, top_p)) == set(expected)
 
 
 def test_penalties_count_what_they_say():
