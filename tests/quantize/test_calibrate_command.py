@@ -8,7 +8,9 @@ import pytest
 from tests.architectures.variants import llama
 from tests.cli.conftest import trtkit  # noqa: F401 - a fixture
 from tests.quantize.calibrated import build
+from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.safetensors import SafetensorsWriter, TensorSpec, read_header
+from trtkit.plan.host import LIBRARIES_BYTES, layerwise_need
 
 LAYER_BYTES = 2 * (4 * 768 * 768 + 3 * 768 * 2560)
 
@@ -119,7 +121,11 @@ def peak_bytes(model):
     return int(done.stdout.split()[-1])
 
 
-def test_memory_does_not_grow_with_the_number_of_layers(tmp_path):
-    few, many = (peak_bytes(wide_model(tmp_path / f"layers{count}", count)) for count in (3, 12))
+def test_memory_does_not_grow_with_the_number_of_layers_and_stays_below_what_is_foreseen(tmp_path):
+    folders = [wide_model(tmp_path / f"layers{count}", count) for count in (3, 12)]
+    few, many = map(peak_bytes, folders)
     # Twelve layers are 198 MB. Libraries alone vary by some megabytes from run to run.
     assert many - few < LAYER_BYTES
+    foreseen = layerwise_need(HfCheckpoint.open(folders[1]).config, 24, searches_int4=False)
+    assert many < foreseen.total_bytes
+    assert many < 1.3 * LAYER_BYTES + LIBRARIES_BYTES

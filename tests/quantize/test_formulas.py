@@ -15,6 +15,7 @@ from tests.quantize.dequantize import LINEAR, NORMS
 from trtkit.catalog.parallel import Parallelism
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.safetensors import read_header
+from trtkit.errors import ContractError
 
 RANKS = [Parallelism(), Parallelism(tp=2), Parallelism(pp=2), Parallelism(tp=4)]
 """Of two KV heads four ranks hold each twice."""
@@ -156,6 +157,50 @@ def test_every_layer_has_one_kv_scale(model, ranges, write, ranks, weights, kv_c
             assert scale == (
                 max(largest / 448, 1) if kv_cache == "fp8" else np.float32(largest) / np.float32(127)
             )
+
+
+def with_caches(recorded, k=30.0, v=8.0):
+    for layer in range(2):
+        heads = len(recorded[f"model.layers.{layer}.self_attn.k_proj|y"])
+        recorded[f"model.layers.{layer}.k_cache|y"] = np.full(heads, k + layer, np.float32)
+        recorded[f"model.layers.{layer}.v_cache|y"] = np.full(heads, v, np.float32)
+
+
+@pytest.mark.parametrize("ranks", [Parallelism(), Parallelism(tp=2, pp=2)], ids=["one", "four"])
+def test_a_scale_of_what_the_cache_keeps_is_of_the_rotated_keys(model, write, ranks, tmp_path):
+    ranges = record(model, tmp_path / "caches.safetensors", edit=with_caches)
+    checkpoint = write(model, "none", kv_cache="int8", kv_scale="cache", ranges=ranges, ranks=ranks)
+    for rank in range(ranks.world):
+        for local in range(2 // ranks.pp):
+            largest = 30 + rank // ranks.tp + local
+            scale = checkpoint.tensor(f"transformer.layers.{local}.attention.kv_cache_scaling_factor", rank)
+            assert scale == np.float32(largest) / np.float32(127)
+
+
+def test_fp8_scales_have_room_for_rotated_keys_where_they_were_recorded(model, write, tmp_path):
+    ranges = record(model, tmp_path / "r.safetensors", edit=lambda recorded: with_caches(recorded, k=895))
+    checkpoint = write(model, "none", kv_cache="fp8", ranges=ranges)
+    assert checkpoint.tensor("transformer.layers.1.attention.kv_cache_scaling_factor") == 2
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda recorded: None, "no range of this layer"),
+        (lambda recorded: with_caches(recorded, v=np.nan), "NaN or infinity"),
+        (
+            lambda recorded: (
+                with_caches(recorded),
+                recorded.update({"model.layers.0.k_cache|y": np.ones(1, np.float32)}),
+            ),
+            "shape",
+        ),
+    ],
+)
+def test_ranges_of_caches_are_checked_before_anything_is_written(model, write, tmp_path, damage, said):
+    ranges = record(model, tmp_path / "bad.safetensors", edit=damage)
+    with pytest.raises(ContractError, match=said):
+        write(model, "none", kv_cache="int8", kv_scale="cache", ranges=ranges)
 
 
 def test_fp8_kv_scales_are_one_without_ranges_and_above_it_only_when_values_are_lost(

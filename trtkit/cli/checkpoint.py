@@ -91,7 +91,7 @@ def convert(
         str | None,
         typer.Option(
             metavar="COVER",
-            help="What the scale of an INT8 KV cache covers: qkv, as TensorRT-LLM's converter has it, or kv.",
+            help="What the scale of an INT8 KV cache covers: qkv, as TensorRT-LLM's converter has it, kv or cache.",
             show_default="qkv",
             rich_help_panel=_QUANTIZATION,
         ),

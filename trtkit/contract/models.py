@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
+from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
 from trtkit.contract.formats import BackendName, DType, KvCacheFormat, WeightFormat
+from trtkit.contract.lora import Lora
 from trtkit.contract.scheduling import OnInfeasible, Order
+from trtkit.contract.section import Section as _Section
+from trtkit.contract.speculation import Speculation
 
 Milliseconds = Annotated[float, Field(gt=0, le=86_400_000, allow_inf_nan=False)]
 Tokens = Annotated[int, Field(ge=1)]
@@ -35,12 +38,6 @@ Alpha = Annotated[
 ]
 STALL_MS = 5_000.0
 STALL_TPOTS = 50
-
-
-class _Section(BaseModel):
-    """A part of the contract: unknown keys are errors, values are never coerced, nothing changes later."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
 class Model(_Section):
@@ -115,14 +112,15 @@ class Quantization(_Section):
     keeps the one with the smallest KL divergence on held-out text."""
     group_size: Annotated[int, Field(ge=1)] | None = None
     """INT4 formats: input channels that share a scale; left out, 128, or 64 where the model's sides ask for that."""
-    kv_scale: Literal["qkv", "kv"] | None = None
-    """INT8 KV cache: outputs that a scale covers; left out, qkv as TensorRT-LLM has it. kv is finer and may clip."""
+    kv_scale: Literal["qkv", "kv", "cache"] | None = None
+    """INT8 KV cache: what a scale covers; left out, the outputs of Q, K and V, as TensorRT-LLM has it. kv leaves Q out
+    and may clip K; cache takes K as it is rotated, and V: the values that are kept."""
     calibration: Calibration = Calibration()
     gate: Gate | None = None
     """What must be reached before anything is built from the quantized model; left out, nothing is measured."""
     fallback: Annotated[
         list[Annotated[WeightFormat, Field(strict=False)]], Field(examples=[["int8-wo", "none"]])
-    ] = []
+    ] = []  # noqa: RUF012 - pydantic copies it
     """Formats of the weights to try in this order when the gate says no; what was tried already is passed over."""
 
     @model_validator(mode="after")
@@ -212,6 +210,10 @@ class Engine(_Section):
     """Back ends cpu and onnx: threads of the engine; left out, all cores but one."""
     limits: Limits = Limits()
     kv_cache: KvCache = KvCache()
+    speculation: Speculation | None = None
+    """Draft tokens that a step checks together; left out, a step gives one token."""
+    lora: Lora | None = None
+    """Adapters that requests may name; left out, none."""
 
     @model_validator(mode="after")
     def _targets_differ(self) -> Engine:

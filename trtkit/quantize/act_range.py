@@ -2,7 +2,8 @@
 
 A safetensors file with three float32 vectors for each linear layer of the Hugging Face model: ``{module}|x`` are the
 largest magnitudes of each input channel, ``{module}|y`` of each output channel, ``{module}|w`` of each row of the
-weight.
+weight. ``{layer}.k_cache|y`` and ``{layer}.v_cache|y``, where they are, are of K as it is rotated and of V, channel by
+channel of every KV head: what a cache keeps.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from trtkit.quantize.linear import Linear
 from trtkit.quantize.sharing import sharing_input
 
 _INPUT, _OUTPUT, _WEIGHT = "x", "y", "w"
+_CACHES = ("k_cache|y", "v_cache|y")
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 _NOTHING = 1e-30
 _FLOAT16_MAX = float(np.finfo(np.float16).max)
@@ -76,6 +78,33 @@ class ActRange:
             found += [values] if order is None else [values[each.start : each.stop] for each in order]
         return np.concatenate(found)
 
+    def cached(self, linear: Linear) -> Floats | None:
+        """Return the largest magnitudes of K as it is rotated, and of V; None where they were not recorded."""
+        names = self._cache_names(linear)
+        if any(name not in self.tensors for name in names):
+            return None
+        return np.concatenate([self.tensors[name].read().astype(np.float32) for name in names])
+
+    def check_cached(self, linears: Sequence[Linear], *, required: bool) -> None:
+        """Make sure that what is recorded of caches is of this model, and that it is there if it is ``required``.
+
+        Raises:
+            ContractError: It is not; all problems are listed.
+        """
+        problems = (
+            []
+            if self.is_awaited
+            else [
+                problem
+                for linear in linears
+                for name in self._cache_names(linear)
+                if required or name in self.tensors
+                for problem in self._tensor_problems(name, _cache_size(linear), _OUTPUT, linear.layout.dtype)
+            ]
+        )
+        if problems:
+            raise ContractError(condense(problems, file=str(self.path)))
+
     def check(self, linears: Sequence[Linear], *, outputs: bool = False) -> None:
         """Make sure that every layer has what will be asked for.
 
@@ -103,7 +132,10 @@ class ActRange:
             raise ContractError(condense(problems, file=str(self.path)))
 
     def _problems(self, linear: Linear, index: int, kind: str) -> Iterator[Problem]:
-        name, size = self._name(linear, index, kind), _sizes(linear.tensor, index)[kind]
+        size = _sizes(linear.tensor, index)[kind]
+        return self._tensor_problems(self._name(linear, index, kind), size, kind, linear.layout.dtype)
+
+    def _tensor_problems(self, name: str, size: int, kind: str, dtype: str) -> Iterator[Problem]:
         info = self.tensors.get(name)
         if info is None:
             yield Problem("there is no range of this layer", name, _AGAIN)
@@ -113,7 +145,7 @@ class ActRange:
         elif info.dtype not in ("float32", "float16", "bfloat16"):
             yield Problem(f"is {info.dtype}, ranges are float32", name, _AGAIN)
         else:
-            yield from _value_problems(self._read(linear, index, kind), name, kind, linear.layout.dtype)
+            yield from _value_problems(info.read().astype(np.float32), name, kind, dtype)
 
     def _surplus(self, linears: Sequence[Linear]) -> Iterator[Problem]:
         """Yield ranges of layers that the model does not have."""
@@ -158,13 +190,25 @@ class ActRange:
     def _name(self, linear: Linear, index: int, kind: str) -> str:
         """Return the name in the file: modules keep a prefix that publishers may leave out."""
         module = linear.tensor.sources[index].name.removesuffix(".weight")
-        prefix = architecture_of(linear.layout.config).optional_prefix
-        plain, prefixed = f"{module}|{kind}", f"{prefix}{module}|{kind}"
+        return self._prefixed(f"{module}|{kind}", linear)
+
+    def _cache_names(self, linear: Linear) -> list[str]:
+        source = linear.tensor.sources[0].name
+        number = _LAYER.search(source)
+        assert number is not None  # noqa: S101 - projections are in layers
+        return [self._prefixed(f"{source[: number.end()]}.{name}", linear) for name in _CACHES]
+
+    def _prefixed(self, plain: str, linear: Linear) -> str:
+        prefixed = architecture_of(linear.layout.config).optional_prefix + plain
         return prefixed if plain not in self.tensors and prefixed in self.tensors else plain
 
 
 def _indices(linear: Linear) -> range:
     return range(len(linear.tensor.sources))
+
+
+def _cache_size(linear: Linear) -> int:
+    return linear.layout.config.num_kv_heads * linear.layout.config.head_size
 
 
 def _sizes(tensor: MappedTensor, index: int) -> dict[str, int]:

@@ -32,10 +32,14 @@ _INT8_MAX = np.float32(127.0)
 
 
 class KvScale(enum.Enum):
-    """Which outputs an INT8 scale covers."""
+    """What an INT8 scale covers."""
 
     QKV = "qkv"
+    """Outputs of all three projections."""
     KV = "kv"
+    """Outputs of those of K and V."""
+    CACHE = "cache"
+    """K as it is rotated, and V."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,9 @@ class KvCache:
         """
         problems = self.weights.problems(mapped, layout)
         if not problems and self.ranges is not None:
-            self.ranges.check(_projections(mapped, layout), outputs=True)
+            found = _projections(mapped, layout)
+            self.ranges.check(found, outputs=True)
+            self.ranges.check_cached(found, required=self.covers is KvScale.CACHE)
         return problems
 
     def jobs(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:
@@ -84,15 +90,18 @@ class KvCache:
     def _scale(self, linear: Linear) -> float:
         if self.ranges is None:
             return 1.0
-        outputs, config = self.ranges.outputs(linear), linear.layout.config
+        outputs, cached = self.ranges.outputs(linear), self.ranges.cached(linear)
+        projected = _of_k_and_v(outputs, linear.layout.config)
         if self.algorithm == "FP8":
-            return max(float(_cached(outputs, config).max() / np.float32(FP8_MAX)), 1.0)
-        covered = outputs if self.covers is KvScale.QKV else _cached(outputs, config)
+            kept = projected if cached is None else cached
+            return max(float(kept.max() / np.float32(FP8_MAX)), 1.0)
+        covered = {KvScale.QKV: outputs, KvScale.KV: projected, KvScale.CACHE: cached}[self.covers]
+        assert covered is not None  # noqa: S101 - problems() has found it
         return float(covered.max() / _INT8_MAX)
 
 
-def _cached(outputs: Floats, config: ModelConfig) -> Floats:
-    """Return the outputs that the cache keeps: K and V."""
+def _of_k_and_v(outputs: Floats, config: ModelConfig) -> Floats:
+    """Return the outputs of the projections of K and V."""
     return outputs[config.num_heads * config.head_size :]
 
 
