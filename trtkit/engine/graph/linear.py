@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trtkit.checkpoint.safetensors import TensorInfo, numpy_dtype
 from trtkit.engine.graph.nodes import Graph, Tensor, Value
 from trtkit.engine.graph.spec import LinearForm
-from trtkit.engine.graph.weights import as_steps, packed_panels, transposed_pieces, weight_only_pieces
+from trtkit.engine.graph.weights import as_steps, int4_pieces, stored_pieces, weight_only_pieces
 from trtkit.engine.scales import CLAMPS, INPUT_SCALES, SMOOTHED, check_norms
 from trtkit.engine.tensors import FLOATS, Tensors
 from trtkit.errors import StageError
@@ -86,7 +86,9 @@ class _Layer:
         return f"{self.decoder_layer}.{name}"
 
     def product(self, x: Value, weight: Value) -> Value:
-        return self.graph.node("MatMul", x, weight, name=self.name)
+        """Multiply with the transpose of ``(out, in)``, the order in which tensor cores want it."""
+        turned = self.graph.node("Transpose", weight, name=self.name + "/transposed", perm=[1, 0])
+        return self.graph.node("MatMul", x, turned, name=self.name)
 
     def scaled(self, x: Value, factors: Floats, part: str) -> Value:
         return self.graph.node("Mul", x, self.graph.vector(factors), name=f"{self.name}/{part}")
@@ -107,29 +109,27 @@ class _Layer:
         return self.graph.node("DequantizeLinear", weight, scale, name=name, **attributes)
 
     def by_row(self, dtype: str, scale: Floats) -> Value:
-        """Return the stored weight with a scale for each output row, as ``(in, out)``."""
-        return self.dequantized(self.transposed(dtype), self.scale(scale, "weight_scale"), axis=1)
+        """Return the stored weight with a scale for each output row."""
+        return self.dequantized(self.stored(dtype), self.scale(scale, "weight_scale"), axis=0)
 
-    def transposed(self, *dtypes: str) -> Value:
-        """Return the weight as ``(in, out)`` in its stored type, floats in the activations' type."""
+    def stored(self, *dtypes: str) -> Value:
+        """Return the weight ``(out, in)`` in its stored type, floats in the activations' type."""
         info = self.weight(*dtypes)
         dtype = self.graph.dtype if info.dtype in FLOATS else info.dtype
-        tensor = Tensor(self.name + ".weight", dtype, info.shape[::-1])
-        return self.graph.streamed(lambda: transposed_pieces(info, dtype), tensor)
+        return self.graph.streamed(lambda: stored_pieces(info, dtype), Tensor(info.name, dtype, info.shape))
 
 
 def _plain(layer: _Layer, x: Value) -> Value:
-    return layer.product(x, layer.transposed())
+    return layer.product(x, layer.stored())
 
 
 def _weight_only(layer: _Layer, x: Value) -> Value:
     """Quantize here, as TensorRT-LLM's loader does."""
     info, dtype = layer.weight(), layer.graph.dtype
-    out, width = info.shape
-    weight = Tensor(layer.name + ".weight", "int8", (width, out))
-    scale = Tensor(layer.name + "/weight_scale", dtype, (out,))
+    weight = Tensor(info.name, "int8", info.shape)
+    scale = Tensor(layer.name + "/weight_scale", dtype, info.shape[:1])
     layer.graph.streamed(lambda: weight_only_pieces(info, dtype), weight, scale)
-    return layer.product(x, layer.dequantized(weight.name, scale.name, axis=1))
+    return layer.product(x, layer.dequantized(weight.name, scale.name, axis=0))
 
 
 def _smooth_static(layer: _Layer, x: Value) -> Value:
@@ -162,7 +162,7 @@ def _smooth_qdq(layer: _Layer, x: Value) -> Value:
 def _fp8(layer: _Layer, x: Value) -> Value:
     """FP8 with one scale for weights and one for activations."""
     scale = layer.scale(np.array(layer.number("weights_scaling_factor"), np.float32), "weight_scale")
-    weight = layer.dequantized(layer.transposed("float8_e4m3fn"), scale)
+    weight = layer.dequantized(layer.stored("float8_e4m3fn"), scale)
     return layer.product(layer.rounded(x, layer.number("activation_scaling_factor"), "float8_e4m3fn"), weight)
 
 
@@ -200,8 +200,10 @@ def _awq(layer: _Layer, x: Value) -> Value:
     steps = layer.tensors.vector(name, out * groups, rounded_to=layer.dtype).reshape(out, groups)
     scale = layer.scale(np.ascontiguousarray(steps.T), "weight_scale")
     tensor = Tensor(layer.name + ".weight", "int4", (width, out))
-    weight = layer.graph.streamed(lambda: packed_panels(info.read().view(np.uint8)), tensor)
-    y = layer.product(x, layer.dequantized(weight, scale, axis=0, block_size=size))
+    weight = layer.graph.streamed(lambda: int4_pieces(info), tensor)
+    # Compilers take blocks of INT4 that lie along the rows of what is multiplied as it is.
+    blocks = layer.dequantized(weight, scale, axis=0, block_size=size)
+    y = layer.graph.node("MatMul", x, blocks, name=layer.name)
     if not flags.get("has_zero_point", False):
         return y
     zero = layer.tensors.vector(layer.name + ".zero", out * groups, positive=False).reshape(groups, out)

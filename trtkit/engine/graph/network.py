@@ -13,7 +13,7 @@ from trtkit.engine.graph.linear import Linears
 from trtkit.engine.graph.nodes import Graph, Tensor, Value
 from trtkit.engine.graph.norm import Norms
 from trtkit.engine.graph.spec import CacheSize, GraphSpec, LinearForm
-from trtkit.engine.graph.weights import cast_pieces
+from trtkit.engine.graph.weights import stored_pieces
 from trtkit.engine.tensors import Tensors
 
 _EMBEDDING = "transformer.vocab_embedding.weight"
@@ -71,7 +71,7 @@ class Network:
     def table(self, name: str) -> Value:
         """Return a stored table as it lies."""
         info, dtype = self.tensors.info(name), self.graph.dtype
-        return self.graph.streamed(lambda: cast_pieces(info, dtype), Tensor(name, dtype, info.shape))
+        return self.graph.streamed(lambda: stored_pieces(info, dtype), Tensor(name, dtype, info.shape))
 
     def head(self, hidden: Value) -> None:
         """Project to the vocabulary, in float32 from there on."""

@@ -19,9 +19,9 @@ which may share their memory. A key at position j is seen from position p when j
 p - j < window. A row without a request writes one token at its own length, which nothing looks at later.
 
 With ``paged`` the caches are pools, ``pool_key_N`` and ``pool_value_N``, (blocks, tokens per block, kv heads, head
-size), and ``block_tables``, int64 (batch, blocks of a row), says which block holds a row's tokens 0, 1, 2 ... of every
-``tokens_per_block``. Outputs are ``next_pool_key_N`` and ``next_pool_value_N``. A row without a request names block 0,
-which no request may have.
+size), with outputs ``next_pool_key_N`` and ``next_pool_value_N``. In place of ``write_indices`` there are
+``block_tables``, int64 (batch, blocks of a row), that say which block holds a row's tokens 0, 1, 2 ... of every
+``tokens_per_block``. A row without a request names block 0, which no request may have, and position 0.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ WRITE_INDICES = "write_indices"
 LAST = "last"
 BLOCK_TABLES = "block_tables"
 LOGITS = "logits"
+
+ONNX_RUNTIME_SETTINGS = {"session.qdq_matmulnbits_accuracy_level": "1"}
+"""Without this ONNX Runtime's CPU kernel for INT4 weights rounds activations to INT8."""
 
 MODEL_FILE = "model.onnx"
 DATA_FILE = "model.onnx.data"
@@ -166,12 +169,13 @@ class GraphSpec:
         shapes: dict[str, tuple[int, ...]] = {
             INPUT_IDS: (batch, seq),
             POSITION_IDS: (batch, seq),
-            WRITE_INDICES: (batch,),
         }
         if not self.all_logits:
             shapes[LAST] = (batch,)
         if self.paged:
             shapes[BLOCK_TABLES] = (batch, blocks)
+        else:
+            shapes[WRITE_INDICES] = (batch,)
         pasts = (past for past, _ in self.cache_names(cache.num_layers))
         return shapes | dict.fromkeys(pasts, self.cache_shape(cache, batch))
 
