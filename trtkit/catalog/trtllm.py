@@ -89,6 +89,7 @@ class Flag:
     choices: tuple[Any, ...] = ()
     """Values it takes; empty for any of the default's type."""
     kind: type = str
+    """``list`` for one that takes several words."""
     since: str = LINES[0]
     until: str = NEWEST
     """First and last line that has it."""
@@ -140,9 +141,11 @@ _FLAGS = (
     Flag("workers", 1, kind=int),
     Flag("log_level", "info", ("internal_error", "error", "warning", "info", "verbose", "debug")),
     Flag("visualize_network", None, since="0.18"),
-    Flag("max_lora_rank", 64, kind=int),
-    Flag("max_draft_len", 0, kind=int),
-    Flag("speculative_decoding_mode", None, _SPECULATION),
+    _given("lora_dir", None, "engine.lora.adapters", list),
+    _given("lora_target_modules", None, "engine.lora.modules", list),
+    _given("max_lora_rank", 64, "engine.lora.max_rank"),
+    _given("max_draft_len", 0, "engine.speculation.max_draft_tokens"),
+    Flag("speculative_decoding_mode", None, _SPECULATION, given_by="engine.speculation.mode"),
     Flag("auto_parallel", 1, kind=int, until="0.20"),
     Flag("gpus_per_node", 8, kind=int, until="0.20"),
     Flag("cluster_key", None, until="0.20"),
@@ -160,7 +163,7 @@ _FLAGS = (
     _plugin("gemm_plugin", "disable", "fp8", "nvfp4"),
     Flag("gemm_swiglu_plugin", "disable", ("fp8", "disable")),
     _plugin("fp8_rowwise_gemm_plugin", "disable"),
-    _plugin("lora_plugin", "disable"),
+    Flag("lora_plugin", "disable", _DTYPES, given_by="engine.lora"),
     _switch("dora_plugin", "disable"),
     _plugin("moe_plugin", "auto"),
     _plugin("mamba_conv1d_plugin", "auto"),

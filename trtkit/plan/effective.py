@@ -81,6 +81,10 @@ def attention_settings(ask: Ask) -> tuple[Setting, ...]:
         fp8, why_fp8 = True, "paged context attention on an FP8 KV cache runs in FP8"
     if kv == "INT8" and paged:
         paged, why_paged = False, "an INT8 KV cache is not read in the context phase"
+    if ask.is_on("streamingllm"):
+        paged, why_paged = False, "StreamingLLM has no paged context attention"
+    if ask.flag("speculative_decoding_mode") == "eagle":
+        paged, why_paged = True, "EAGLE needs paged context attention"
     return (
         _switch(ask, "context_fmha", ask.is_on("context_fmha"), ""),
         _switch(ask, "use_paged_context_fmha", paged, why_paged),

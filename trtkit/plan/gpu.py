@@ -11,6 +11,7 @@ from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
 from trtkit.catalog.trtllm import NEWEST, PROFILES
 from trtkit.contract.models import Contract
+from trtkit.plan.builder_flags import builder_flags
 from trtkit.plan.effective import Ask, Effect, build_effect
 from trtkit.plan.gpu_memory import gpu_memory
 from trtkit.plan.memory import fewer_slots
@@ -110,7 +111,7 @@ def _effect(contract: Contract, model: ModelConfig, quantization: QuantPlan, gpu
             quantization,
             gpu.sm,
             engine.tensor_parallel,
-            engine.build_flags,
+            builder_flags(engine),
             engine.limits.max_beam_width,
         )
         return build_effect(ask, limits)
@@ -144,7 +145,7 @@ def _target(
         trtllm=line,
         image=f"nvcr.io/nvidia/tritonserver:{PROFILES[line].images[-1]}-trtllm-python-py3" if line else None,
         max_beam_width=engine.limits.max_beam_width,
-        build_flags=dict(engine.build_flags),
+        build_flags=builder_flags(engine),
         chunked_context=_chunks(contract, effect),
         max_attention_window=_windows(model, limits),
         settings=(*effect.settings, *_runtime(contract, effect, limits)),

@@ -91,7 +91,7 @@ class Target:
     """The newest NGC image of that line."""
     max_beam_width: int
     build_flags: Mapping[str, bool | int | str]
-    """Flags of ``trtllm-build`` that the contract gives, as they are."""
+    """Flags of ``trtllm-build`` that the contract gives, or that what it gives comes to."""
     chunked_context: bool
     """Whether long prompts are prefilled in pieces, after everything that may switch it off."""
     max_attention_window: tuple[int, ...] | None

@@ -57,7 +57,7 @@ def test_plans_give_the_arguments_that_are_kept_for_their_line(planned, line):
 def test_what_is_the_default_is_left_to_it(planned):
     flags = {
         "context_fmha": "enable",
-        "max_lora_rank": 64,
+        "moe_plugin": "auto",
         "gemm_plugin": "disable",
         "kv_cache_type": "paged",
     }

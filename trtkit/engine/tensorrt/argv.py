@@ -72,5 +72,7 @@ def _words(flag: Flag, flags: Mapping[str, Value], line: str) -> Iterator[str]:
     yield f"--{flag.name}"
     if isinstance(value, tuple):
         yield from value
+    elif flag.kind is list:
+        yield from str(value).split()
     elif value is not True:
         yield str(value)

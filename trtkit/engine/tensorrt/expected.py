@@ -115,7 +115,7 @@ def _options(flags: Mapping[str, Value]) -> dict[str, Any]:
 def _lora(flags: Mapping[str, Value]) -> dict[str, Any]:
     if flags.get("lora_plugin", "disable") == "disable":
         return {}
-    modules = flags.get("lora_target_modules")
+    modules = tuple(str(flags.get("lora_target_modules", "")).split())
     wanted = {"lora_config.max_lora_rank": flags.get("max_lora_rank", FLAGS["max_lora_rank"].default)}
     return wanted | ({"lora_config.lora_target_modules": modules} if modules else {})
 

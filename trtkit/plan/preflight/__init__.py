@@ -4,9 +4,11 @@ from trtkit.plan.check import Check
 from trtkit.plan.preflight.flags import FLAG_CHECKS
 from trtkit.plan.preflight.formats import FORMAT_CHECKS
 from trtkit.plan.preflight.limits import LIMIT_CHECKS
+from trtkit.plan.preflight.lora import LORA_CHECKS
 from trtkit.plan.preflight.pace import PACE_CHECKS
 from trtkit.plan.preflight.ranks import RANK_CHECKS
 from trtkit.plan.preflight.source import SOURCE_CHECKS
+from trtkit.plan.preflight.speculation import SPECULATION_CHECKS
 
 GPU_CHECKS: tuple[Check, ...] = (
     *SOURCE_CHECKS,
@@ -14,6 +16,8 @@ GPU_CHECKS: tuple[Check, ...] = (
     *RANK_CHECKS,
     *LIMIT_CHECKS,
     *FLAG_CHECKS,
+    *SPECULATION_CHECKS,
+    *LORA_CHECKS,
     *PACE_CHECKS,
 )
 

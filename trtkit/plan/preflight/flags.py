@@ -21,7 +21,6 @@ _SM100_OFF = (
     "low_latency_gemm_swiglu_plugin",
     "bert_context_fmha_fp32_acc",
 )
-_EAGLE_BATCH, _EAGLE_DRAFT = 512, 256
 
 
 @refuses
@@ -102,11 +101,8 @@ def _contradictions(flags: _Flags, model: ModelConfig, plan: Plan) -> Iterator[t
     if flags.is_on("pp_reduce_scatter") and model.architecture != "MixtralForCausalLM":
         yield "pp_reduce_scatter", f"{model.architecture} engines assert against it", "leave it out"
     yield from _swiglu(flags, plan)
-    yield from _speculation(flags, plan)
     if flags["kv_cache_type"] != "paged":
         yield "kv_cache_type", f"a {flags['kv_cache_type']} cache has no in-flight batching", "use paged"
-    if flags.is_on("lora_plugin"):
-        yield "lora_plugin", "a contract has no adapters to build for", "leave it out"
     if flags.is_on("fast_build") and plan.quantization.weights == "int8-wo":
         yield "fast_build", "managed weights do not go with weight-only layers", "leave it out"
 
@@ -129,24 +125,6 @@ def _swiglu(flags: _Flags, plan: Plan) -> Iterator[tuple[str, str, str]]:
                 )
 
 
-def _speculation(flags: _Flags, plan: Plan) -> Iterator[tuple[str, str, str]]:
-    mode, draft = flags["speculative_decoding_mode"], int(flags["max_draft_len"] or 0)
-    if mode == "eagle" and plan.limits.max_batch_size > _EAGLE_BATCH:
-        yield (
-            "speculative_decoding_mode",
-            f"EAGLE takes at most {_EAGLE_BATCH} requests",
-            "lower max_batch_size",
-        )
-    if mode == "eagle" and draft > _EAGLE_DRAFT:
-        yield "max_draft_len", f"EAGLE takes at most {_EAGLE_DRAFT} draft tokens", f"at most {_EAGLE_DRAFT}"
-    if mode == "medusa" and flags.target.max_beam_width > 1:
-        yield (
-            "speculative_decoding_mode",
-            "Medusa has no beam search",
-            "set engine.limits.max_beam_width to 1",
-        )
-
-
 @warns
 def gemm_plugin_suits_format(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """The plugin of 16-bit products gains nothing where all of them are FP8."""
@@ -161,8 +139,11 @@ def engine_can_be_served_as_built(contract: Contract, _: ModelConfig, __: Plan) 
     """Engines without weights, or with streamed ones, need a step more."""
     flags = contract.engine.build_flags
     if flags.get("strip_plan") is True:
+        message = (
+            "a stripped engine has no weights: the build puts them back with trtllm-refit, and keeps both"
+        )
         yield Problem(
-            "a stripped engine has no weights", f"{_KEY}.strip_plan", "run trtllm-refit before serving"
+            message, f"{_KEY}.strip_plan", "leave it out unless engines are shipped without weights"
         )
     if flags.get("weight_streaming") is True and flags.get("gemm_plugin", "disable") != "disable":
         message = "streamed weights need products without the plugin"

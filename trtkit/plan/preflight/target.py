@@ -84,6 +84,8 @@ def _only_on_gpus(contract: Contract) -> Iterator[Problem]:
         "engine.limits.max_beam_width": engine.limits.max_beam_width > 1,
         "engine.chunked_context": not engine.chunked_context,
         "engine.kv_cache.max_bytes": engine.kv_cache.max_bytes is not None,
+        "engine.speculation": engine.speculation is not None,
+        "engine.lora": engine.lora is not None,
     }
     for key, given in used.items():
         if given:
