@@ -18,7 +18,7 @@ had four times more to do than they could; with an INT8 or FP8 KV cache 1.05 and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,26 +28,9 @@ from openvino import opset13 as op
 from trtkit.checkpoint.weight_only import quantize_int8
 from trtkit.engine.cpu.nodes import Array, Node, constant, floats, ints, nibbles, product
 from trtkit.engine.cpu.rounding import e4m3, e4m3_tokens, int8, int8_tokens
+from trtkit.engine.scales import CLAMPS, INPUT_SCALES, SMOOTHED, check_norms
 from trtkit.engine.tensors import Tensors
 from trtkit.errors import StageError
-
-_INPUT_SCALES = {
-    "qkv": "input_layernorm.scale_to_int",
-    "dense": "attention.quantization_scaling_factor",
-    "fc": "post_layernorm.scale_to_int",
-    "gate": "post_layernorm.scale_to_int",
-    "proj": "mlp.quantization_scaling_factor",
-}
-"""What a layer's input is multiplied with to become int8, where ranges were recorded."""
-_CLAMPS = {
-    "qkv": "input_layernorm.clamp_val",
-    "dense": "attention.clamp_val",
-    "fc": "post_layernorm.clamp_val",
-    "gate": "post_layernorm.clamp_val",
-    "proj": "mlp.clamp_val",
-}
-_SMOOTHED = ("dense", "proj")
-_NORMS = ("input_layernorm", "post_layernorm")
 
 
 class Linears:
@@ -60,7 +43,7 @@ class Linears:
         algo = quantization.get("quant_algo")
         self._form = FORMS[algo]
         if self._form in _INSIDE_NORMS:
-            _check_norms(tensors.names, str(algo))
+            check_norms(tensors.names, str(algo))
 
     def __call__(self, x: Node, name: str) -> Node:
         """Return ``x`` times the weight of the layer ``name``, and its bias if it has one."""
@@ -108,7 +91,7 @@ def _smooth_static(layer: _Layer, x: Node) -> Node:
     """SmoothQuant's plugins with recorded ranges: ``acc * per_channel_scale * act_scale``."""
     weight = layer.weight("int8")
     scale = layer.vector("per_channel_scale", len(weight), 1) * layer.number("act_scale")
-    to_int = layer.tensors.number(layer.shared(_INPUT_SCALES[layer.last]))
+    to_int = layer.tensors.number(layer.shared(INPUT_SCALES[layer.last]))
     quantized = int8(op.multiply(_smoothed(layer, x, weight), floats(to_int)))
     return product(quantized, _scaled_rows(weight, scale))
 
@@ -118,8 +101,8 @@ def _smooth_tokens(layer: _Layer, x: Node) -> Node:
     weight = layer.weight("int8")
     tokens = int8_tokens(_smoothed(layer, x, weight))
     scale = layer.vector("per_channel_scale", len(weight), 1)
-    if layer.last not in _SMOOTHED:
-        layer.tensors.number(layer.shared(_INPUT_SCALES[layer.last]))
+    if layer.last not in SMOOTHED:
+        layer.tensors.number(layer.shared(INPUT_SCALES[layer.last]))
     return op.multiply(product(tokens.values, _scaled_rows(weight, scale)), tokens.step)
 
 
@@ -142,7 +125,7 @@ def _fp8_rows(layer: _Layer, x: Node) -> Node:
     """FP8 with a scale per row and per token; activations are clamped before that, if the checkpoint says so."""
     weight = layer.weight("float8_e4m3fn")
     if layer.quantization.get("clamp_val") is not None:
-        low, high = layer.tensors.vector(layer.shared(_CLAMPS[layer.last]), 2, positive=False)
+        low, high = layer.tensors.vector(layer.shared(CLAMPS[layer.last]), 2, positive=False)
         x = op.clamp(x, float(low), float(high))
     tokens = e4m3_tokens(x)
     acc = product(tokens.values, op.convert(constant(weight), "f32"))
@@ -194,26 +177,11 @@ def _int4(layer: _Layer, brought: Callable[[Array], Array], rounded_to: str) -> 
 
 def _smoothed(layer: _Layer, x: Node, weight: Array) -> Node:
     """Divide by the smoother where no norm before the layer could."""
-    return op.divide(x, floats(layer.vector("smoother", weight.shape[1]))) if layer.last in _SMOOTHED else x
+    return op.divide(x, floats(layer.vector("smoother", weight.shape[1]))) if layer.last in SMOOTHED else x
 
 
 def _scaled_rows(weight: Array, scale: Array) -> Node:
     return op.multiply(op.convert(constant(weight), "f32"), floats(scale[:, None]))
-
-
-def _check_norms(names: Iterable[str], algo: str) -> None:
-    """Raise unless decoder layers have exactly the two norms behind which everything becomes int8 or FP8."""
-    first = "transformer.layers.0."
-    found = {
-        name.removeprefix(first).rpartition(".")[0]
-        for name in names
-        if name.startswith(first) and "norm" in name and name.endswith((".weight", ".bias"))
-    }
-    if found != set(_NORMS):
-        message = (
-            f"{algo} needs layers with the norms {' and '.join(_NORMS)} alone, not {', '.join(sorted(found))}"
-        )
-        raise StageError(message, hint="use `quantization.weights: none`, `int8-wo` or `fp8`")
 
 
 FORMS: dict[str | None, Callable[[_Layer, Node], Node]] = {
