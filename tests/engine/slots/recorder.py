@@ -39,6 +39,9 @@ class RecorderExecutor:
             [self._write(batch.first + i, list(batch.tokens[i]), batch.lengths[i]) for i in range(rows)]
         )
 
+    def clear(self, slot):
+        self.caches[slot] = -1
+
     def close(self):
         pass
 

@@ -95,6 +95,18 @@ def test_a_cancelled_slot_is_free_at_the_next_step(client):
     wait_until(lambda: client.engine.stats().kv_blocks_used == client.engine.stats().active == 0)
 
 
+def test_what_overflowed_in_a_slot_is_gone_before_the_next_request(client):
+    expected = client.ask(PROMPTS[2], 12).tokens
+    reply = client.start(PROMPTS[2], 100)
+    wait_until(lambda: reply.chunks)
+    for cache in client.engine._executor._caches.values():
+        cache[:] = np.nan  # every slot, whichever it is in
+    assert reply.wait().chunks[-1].message == "the model's logits are not finite"
+    for cache in client.engine._executor._caches.values():
+        cache[1:] = 0
+    assert client.ask(PROMPTS[2], 12).tokens == expected
+
+
 def test_limits_themselves_are_allowed(client):
     assert len(client.ask([1] * 200, max_tokens=100).tokens) == 100
     said = client.ask([1] * 200, max_tokens=101).chunks[0].message

@@ -47,8 +47,12 @@ class Device:
         """Return memory that holds zeros."""
         address = int(self._do(self._cuda.cudaMalloc(num_bytes)))
         self._buffers.append(address)
-        self._do(self._cuda.cudaMemsetAsync(address, 0, num_bytes, self.stream))
+        self.clear(address, num_bytes)
         return address
+
+    def clear(self, address: Address, num_bytes: int) -> None:
+        """Fill memory with zeros."""
+        self._do(self._cuda.cudaMemsetAsync(address, 0, num_bytes, self.stream))
 
     def upload(self, address: Address, values: npt.NDArray[Any]) -> None:
         """Copy an array to the device; it may be changed afterwards."""

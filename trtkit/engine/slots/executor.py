@@ -43,5 +43,8 @@ class Executor(Protocol):
     def run(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Write the tokens into the caches; return the logits after each slot's last one, ``(slots, vocab)``."""
 
+    def clear(self, slot: int) -> None:
+        """Make all numbers in a slot's caches finite again."""
+
     def close(self) -> None:
         """Give back what is not memory of this process."""

@@ -43,6 +43,11 @@ class OrtExecutor:
         self._session.run_with_iobinding(binding)
         return np.array(binding.get_outputs()[0].numpy())
 
+    def clear(self, slot: int) -> None:
+        """Fill the slot's part of each cache with zeros."""
+        for cache in self._caches.values():
+            cache[slot] = 0
+
     def close(self) -> None:
         """Do nothing: there is only memory."""
 
@@ -70,16 +75,12 @@ def _open(folder: SlotFolder) -> Any:
     options.intra_op_num_threads = folder.num_threads
     # Threads that spin between two steps would take the cores of Triton and the proxy.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.log_severity_level = (
-        3  # it warns that TensorScatter copies where input and output are not one buffer
-    )
+    options.log_severity_level = 3  # errors
     try:
         return ort.InferenceSession(str(folder.model_file), options, providers=[_CPU])
     except Exception as error:  # the binding's own classes have no common base
-        hint = "build the engine again on this machine"
-        raise StageError(
-            f"ONNX Runtime cannot load it: {reason(error)}", path=folder.path, hint=hint
-        ) from error
+        message, hint = f"ONNX Runtime cannot load it: {reason(error)}", "build the engine again"
+        raise StageError(message, path=folder.path, hint=hint) from error
 
 
 def _check(session: Any, folder: SlotFolder) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from trtkit.engine.graph.spec import Phase
 from trtkit.engine.inflight.limits import Limits
 from trtkit.engine.inflight.pipeline import Draw, Logits
@@ -45,6 +47,7 @@ class SlotPipeline:
         self._executor = executor
         self._limits = limits
         self._inside: dict[Slot, SlotDecoding] = {}
+        self._spoilt: set[Slot] = set()
 
     @property
     def busy(self) -> bool:
@@ -53,7 +56,7 @@ class SlotPipeline:
 
     @property
     def blocks_used(self) -> int:
-        """Blocks that hold tokens, as if slots had any: what is left of a slot is nobody else's either."""
+        """Blocks that tokens fill. The rest of a slot is counted as free, though nobody else can have it."""
         return sum(self._limits.blocks_for(slot.length) for slot in self._scheduler.slots)
 
     def has_room(self, request: GenerationRequest, generated: Sequence[int]) -> bool:  # noqa: ARG002
@@ -63,6 +66,9 @@ class SlotPipeline:
     def enter(self, request: GenerationRequest, generated: Sequence[int]) -> SlotDecoding:
         """Put a request into a slot."""
         slot = self._scheduler.admit([*request.input_ids, *generated])
+        if slot in self._spoilt:
+            self._executor.clear(slot.index)
+            self._spoilt.remove(slot)
         self._inside[slot] = SlotDecoding(self._scheduler, slot)
         return self._inside[slot]
 
@@ -71,12 +77,18 @@ class SlotPipeline:
         step = self._scheduler.next_step()
         for chunk in step.chunks:
             logits = self._executor.run(Batch(Phase.PREFILL, chunk.slot.index, [chunk.tokens], [chunk.start]))
-            if chunk.slot.state is State.CHOOSING:
-                self._inside[chunk.slot].logits = logits[0]
+            self._hand_out(chunk.slot, logits[0])
         if step.rows is not None:
             rows = step.rows
             logits = self._executor.run(
                 Batch(Phase.DECODE, rows.first, [[token] for token in rows.tokens], rows.lengths)
             )
             for slot in rows.slots:
-                self._inside[slot].logits = logits[slot.index - rows.first]
+                self._hand_out(slot, logits[slot.index - rows.first])
+
+    def _hand_out(self, slot: Slot, logits: Logits) -> None:
+        if not np.isfinite(logits.max()):
+            # An overflow left NaN in the caches. Masked it counts zero times NaN, which is NaN, for whoever is next.
+            self._spoilt.add(slot)
+        if slot.state is State.CHOOSING:
+            self._inside[slot].logits = logits

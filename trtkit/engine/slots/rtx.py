@@ -60,10 +60,17 @@ class RtxExecutor:
         self._device.download(self._logits, logits)
         return logits
 
+    def clear(self, slot: int) -> None:
+        """Fill the slot's part of each cache with zeros."""
+        for cache in self._caches.values():
+            self._device.clear(cache + slot * self._slot_bytes, self._slot_bytes)
+
     def close(self) -> None:
         """Keep what was compiled for this device, and give its memory back."""
-        self._engine.close()
-        self._device.close()
+        try:
+            self._engine.close()
+        finally:
+            self._device.close()
 
 
 class _Engine:
