@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,6 +24,7 @@ from trtkit.engine.tensorrt.backend import Builder, TensorrtBackend
 from trtkit.errors import InputError
 from trtkit.flow.alpha import ALPHAS, AUTO, Alpha
 from trtkit.flow.calibrate import Calibrating
+from trtkit.flow.companions import Companions
 from trtkit.flow.convert import ConvertOptions, choose_recipe
 from trtkit.flow.gate import GateOptions, Judgement, gate_stage
 from trtkit.flow.inputs import digests, source_digests
@@ -45,6 +47,7 @@ class Way:
     progress: Progress
     builder: Builder = field(default_factory=Builder)
     """How ``trtllm-build`` is run, where it is."""
+    companions: Companions = field(default_factory=Companions)
 
     @property
     def ranks(self) -> Parallelism:
@@ -57,6 +60,9 @@ class Way:
         Raises:
             InputError: It cannot.
         """
+        self.companions.check(self.source, self.plan)
+        if self.companions.heads:
+            return
         ranges = ActRange.awaited(self.calibrating.ranges) if self.calibrating else None
         recipe = self._recipe(ranges, self._fixed_alpha)
         check(self.source, dtype=self.plan.dtype, recipe=recipe, parallelism=self.ranks)
@@ -121,15 +127,27 @@ def stages(way: Way, *, options: GateOptions | None, tried: Sequence[Mapping[str
     Raises:
         InputError: The source has no tokenizer that fits, without which no text model can be served.
     """
-    source, plan, store, progress = way.source, way.plan, way.store, way.progress
+    source, store, progress = way.source, way.store, way.progress
     need_tokenizer(source)
     before = [each.stage for each in (way.calibrating, way.alpha) if each]
     checkpoint = convert_stage(way)
     engine = compile_stage(checkpoint, way)
+    draft = draft_stages(way)
     folder = store.path(checkpoint.name, checkpoint.key) / CHECKPOINT
     judged = Judgement(folder, checkpoint.key, source, tuple(tried))
     gate = [gate_stage(judged, options, store, progress)] if options else []
-    return *before, checkpoint, *gate, engine, repo_stage(engine, source, plan, store, progress)
+    repo = repo_stage(engine, way, draft[-1] if draft else None)
+    return *before, checkpoint, *gate, engine, repo
+
+
+def draft_stages(way: Way) -> tuple[Stage, ...]:
+    """Return the stages of the draft model, up to its engine; none without one."""
+    draft = way.companions.draft_way
+    if draft is None:
+        return ()
+    before = [each.stage for each in (draft.calibrating, draft.alpha) if each]
+    checkpoint = convert_stage(draft)
+    return *before, checkpoint, compile_stage(checkpoint, draft)
 
 
 def need_tokenizer(source: HfCheckpoint) -> Path:
@@ -158,6 +176,8 @@ def need_tokenizer(source: HfCheckpoint) -> Path:
 
 def convert_stage(way: Way) -> Stage:
     """Hugging Face folder, and ranges where the format takes them → TensorRT-LLM checkpoint."""
+    if way.companions.heads:
+        return _adopt_stage(way, way.companions.heads)
 
     def run(out: Path) -> Mapping[str, Any]:
         done = way.write(out / CHECKPOINT)
@@ -172,6 +192,25 @@ def convert_stage(way: Way) -> Stage:
     }
     files = (f"{CHECKPOINT}/{CHECKPOINT_CONFIG}", f"{CHECKPOINT}/{rank_file(0)}")
     return Stage(CONVERT, inputs, run, files)
+
+
+def _adopt_stage(way: Way, heads: Path) -> Stage:
+    """Checkpoint with heads, as somebody else converted it → the same, where it stays as it is."""
+    names = (CHECKPOINT_CONFIG, *(rank_file(rank) for rank in range(way.ranks.world)))
+
+    def run(out: Path) -> Mapping[str, Any]:
+        (out / CHECKPOINT).mkdir()
+        for name in names:
+            shutil.copy2(heads / name, out / CHECKPOINT / name)
+        return {"bytes": sum((heads / name).stat().st_size for name in names)}
+
+    inputs = {
+        "code": code_digest(),
+        "source": source_digests(way.source),
+        "heads": digests(heads / name for name in names),
+        "plan": plan_inputs(way.plan, CONVERT),
+    }
+    return Stage(CONVERT, inputs, run, tuple(f"{CHECKPOINT}/{name}" for name in names))
 
 
 def compile_stage(checkpoint: Stage, way: Way) -> Stage:
@@ -193,6 +232,8 @@ def compile_stage(checkpoint: Stage, way: Way) -> Stage:
         "backend": dict(backend.versions()),
         "plan": plan_inputs(plan, COMPILE),
     }
+    if way.companions.adapters:
+        inputs |= way.companions.digests
     stage = Stage(COMPILE, inputs, run, files=backend.files(plan))
     if isinstance(backend, TensorrtBackend):
         job = backend.job(folder, store.path(stage.name, stage.key), plan)
@@ -201,25 +242,31 @@ def compile_stage(checkpoint: Stage, way: Way) -> Stage:
 
 
 def _backend(way: Way) -> Backend:
-    return TensorrtBackend(way.builder) if way.plan.backend == "tensorrt" else backend_for(way.plan.backend)
+    if way.plan.backend == "tensorrt":
+        return TensorrtBackend(way.builder, way.companions.adapters)
+    return backend_for(way.plan.backend)
 
 
-def repo_stage(engine: Stage, source: HfCheckpoint, plan: Plan, store: Store, report: Progress) -> Stage:
-    """Engine → Triton model repository."""
+def repo_stage(engine: Stage, way: Way, draft: Stage | None) -> Stage:
+    """Engine, and that of the draft model where there is one → Triton model repository."""
     from trtkit.triton.folder import TOKENIZER_FILES, install, write
     from trtkit.triton.repository import render
 
-    files = render(plan)
+    source, plan, store, report = way.source, way.plan, way.store, way.progress
+    draft_way = way.companions.draft_way
+    files = render(plan, draft=draft_way.plan if draft_way else None)
+    drafting = store.path(draft.name, draft.key) if draft else None
 
     def run(out: Path) -> Mapping[str, Any]:
         report("repo", 0, None)
         write(files, out)
-        install(out, store.path(engine.name, engine.key), source.folder)
+        install(out, store.path(engine.name, engine.key), source.folder, drafting)
         report("repo", 1, 1)
         return {"models": sorted({name.split("/")[0] for name in files if "/" in name})}
 
     inputs = {
         "engine": engine.key,
+        **({"draft": draft.key} if draft else {}),
         "plan": plan_inputs(plan, REPO),
         "tokenizer": digests(source.folder / name for name in TOKENIZER_FILES),
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},

@@ -11,15 +11,22 @@ Standard output is one JSON object a line: ``network``, ``progress``, ``done`` o
 to standard error.
 """
 
+import ctypes
 import importlib
 import json
+import mmap
 import os
 import resource
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+TIDY_S = 0.2
+"""Time between two rounds of giving memory back."""
 OUT = os.fdopen(os.dup(1), "w", buffering=1)
 """The real standard output: libraries that print to theirs must not come between two answers."""
 
@@ -58,16 +65,18 @@ def build(trt: Any, job: dict[str, Any]) -> None:
     if job.get("ask") and sys.stdin.readline().strip() != "build":
         return
     config = _config(trt, builder, job)
-    engine = builder.build_serialized_network(network, config)
-    del parser
-    if engine is None:
-        raise BuildError("the builder made no engine")
     with open(job["engine"], "wb") as file:
-        file.write(engine)
+        # In one piece in memory it would be there twice.
+        with _tidying(Path(job["model"] + ".data").resolve()):
+            made = builder.build_serialized_network_to_stream(network, config, _writer(trt, file))
+        if not made:
+            raise BuildError("the builder made no engine; its messages say why")
+        engine_bytes = file.tell()
+    del parser
     usage = resource.getrusage(resource.RUSAGE_SELF)
     say(
         "done",
-        engine_bytes=engine.nbytes,
+        engine_bytes=engine_bytes,
         wall_s=time.monotonic() - started_s,
         cpu_s=usage.ru_utime + usage.ru_stime,
         peak_rss_bytes=_peak_bytes(),
@@ -142,6 +151,52 @@ def _logger(trt: Any) -> Any:
                 sys.stderr.write(f"[{severity.name}] {text}\n")
 
     return Logger()
+
+
+def _writer(trt: Any, file: BinaryIO) -> Any:
+    class Writer(trt.IStreamWriter):  # type: ignore[misc]
+        """Writes an engine as it is serialized."""
+
+        def __init__(self) -> None:
+            trt.IStreamWriter.__init__(self)
+
+        def write(self, data: bytes) -> int:
+            """Write one part."""
+            return file.write(data)
+
+    return Writer()
+
+
+@contextmanager
+def _tidying(path: Path) -> Iterator[None]:
+    """Give memory back while the builder works: what it has freed, and mapped weights, which can be read again.
+
+    SmolLM2 in INT8, 221 MB of weights, peaks at 731 MB with it, and at 911 MB where mapped weights alone are let go.
+    """
+    ended = threading.Event()
+
+    def tidy() -> None:
+        libc = ctypes.CDLL(None)
+        while not ended.wait(TIDY_S):
+            libc.malloc_trim(0)
+            for start, size in _mapped(path):
+                libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
+
+    worker = threading.Thread(target=tidy, daemon=True)
+    worker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        worker.join()
+
+
+def _mapped(path: Path) -> Iterator[tuple[int, int]]:
+    """Yield address and size of a file's mappings, none of which is written to."""
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        if line.endswith(str(path)):
+            start, end = (int(each, 16) for each in line.split(maxsplit=1)[0].split("-"))
+            yield start, end - start
 
 
 def _monitor(trt: Any) -> Any:

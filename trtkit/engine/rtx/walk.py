@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,30 +35,28 @@ class Layer:
         return cls(raw["name"], raw["kind"], *tensors)
 
 
-PRODUCT, DEQUANTIZE, QUANTIZE = "MATRIX_MULTIPLY", "DEQUANTIZE", "QUANTIZE"
+PRODUCT, DEQUANTIZE = "MATRIX_MULTIPLY", "DEQUANTIZE"
 _MOVES = frozenset({"SHUFFLE", "IDENTITY"})
 """Layers that change no value."""
 _ACTIVATIONS = {LinearForm.INT8: "INT8", LinearForm.FP8: "FP8"}
+_SHOWN = 20
 _WEIGHTS = {**_ACTIVATIONS, LinearForm.INT8_WEIGHTS: "INT8", LinearForm.INT4_WEIGHTS: "INT4"}
 
 
 class Network:
-    """The layers by name and by what they put out."""
+    """The layers, by the tensors that they put out: a node's bears the node's name."""
 
     def __init__(self, layers: Iterable[Layer]) -> None:
-        self.layers = tuple(layers)
-        self._named: dict[str, list[Layer]] = {}
-        for layer in self.layers:
-            self._named.setdefault(layer.name, []).append(layer)
-        self._makers = {each.name: layer for layer in self.layers for each in layer.outputs}
+        self._makers = {each.name: layer for layer in layers for each in layer.outputs}
 
-    def named(self, name: str, kind: str) -> Layer | None:
-        """Return the layer of that kind that was made of a node."""
-        return next((each for each in self._named.get(name, ()) if each.kind == kind), None)
+    def kind_of(self, name: str) -> str:
+        """Return what the compiler has made of a node."""
+        layer = self._makers.get(name)
+        return layer.kind if layer else "nothing of that name"
 
-    def kinds_of(self, name: str) -> str:
-        """Return what was made of a node instead, for a message."""
-        return ", ".join(each.kind for each in self._named.get(name, ())) or "nothing"
+    def inputs_of(self, name: str) -> tuple[Tensor, ...]:
+        """Return what the layer that was made of a node reads."""
+        return self._makers[name].inputs
 
     def maker(self, tensor: Tensor) -> Layer | None:
         """Return the layer that a tensor's values come from; None for an input of the network."""
@@ -68,7 +66,7 @@ class Network:
         return layer
 
 
-def walk(layers: Sequence[Layer], facts: GraphFacts) -> dict[str, int]:
+def walk(layers: Iterable[Layer], facts: GraphFacts) -> dict[str, int]:
     """Return how many layers there are of each kind that the graph's parts have to be.
 
     Raises:
@@ -76,50 +74,42 @@ def walk(layers: Sequence[Layer], facts: GraphFacts) -> dict[str, int]:
     """
     network = Network(layers)
     native = {
-        "ATTENTION": facts.attentions,
+        "ATTENTION_OUTPUT": facts.attentions,
         "ROTARY_EMBEDDING": facts.rotaries,
         "KV_CACHE_UPDATE": facts.cache_updates,
     }
-    problems = [text for name, form in facts.linears.items() for text in _of_linear(network, name, form)]
-    for kind, names in native.items():
-        problems += [text for name in names for text in _of_native(network, name, kind)]
+    kinds = {PRODUCT: tuple(facts.linears), **native}
+    problems = [text for kind, names in kinds.items() for text in _of_kind(network, names, kind)]
+    problems += [text for name, form in facts.linears.items() for text in _of_linear(network, name, form)]
     if problems:
-        hint = "use another format, or report it with the log: TensorRT for RTX has changed"
-        shown = "\n".join(
-            problems[:_SHOWN] + ([f"and {len(problems) - _SHOWN} more"] if problems[_SHOWN:] else [])
+        hint = (
+            "use another format; if it is this one that is needed, keep the folder of the graph and report it"
         )
+        rest = [f"and {len(problems) - _SHOWN} more"] if problems[_SHOWN:] else []
+        shown = "\n".join([*problems[:_SHOWN], *rest])
         raise StageError(f"the compiler would not run it as the contract says:\n{shown}", hint=hint)
     forms = Counter(form.value for form in facts.linears.values())
-    return {**{f"{form} products": count for form, count in sorted(forms.items())}, **_native(native)}
+    counts = {kind.lower(): len(names) for kind, names in native.items()}
+    return {**{f"{form} products": count for form, count in sorted(forms.items())}, **counts}
 
 
-_SHOWN = 20
-
-
-def _native(native: Mapping[str, Sequence[str]]) -> dict[str, int]:
-    return {kind.lower().replace("_", " "): len(names) for kind, names in native.items()}
-
-
-def _of_native(network: Network, name: str, kind: str) -> Iterator[str]:
-    if network.named(name, kind) is None:
-        yield f"{name}: became {network.kinds_of(name)}, not {kind}"
+def _of_kind(network: Network, names: Iterable[str], kind: str) -> Iterator[str]:
+    for name in names:
+        if (found := network.kind_of(name)) != kind:
+            yield f"{name}: became {found}, not {kind}"
 
 
 def _of_linear(network: Network, name: str, form: LinearForm) -> Iterator[str]:
-    product = network.named(name, PRODUCT)
-    if product is None:
-        yield f"{name}: became {network.kinds_of(name)}, not {PRODUCT}"
+    if network.kind_of(name) != PRODUCT:
         return
-    values, weights = product.inputs[:2]
+    values, weights = network.inputs_of(name)[:2]
     wanted = {"its input": (values, _ACTIVATIONS.get(form)), "its weights": (weights, _WEIGHTS.get(form))}
     for what, (tensor, dtype) in wanted.items():
         if dtype is not None and (found := _stored(network, tensor)) != dtype:
-            yield f"{name}: {what} are {found}, not {dtype}"
+            yield f"{name}: {what} come as {found}, not as {dtype}"
 
 
 def _stored(network: Network, tensor: Tensor) -> str:
     """Return the type that a tensor is dequantized from; its own where it is not."""
     layer = network.maker(tensor)
-    if layer is None or layer.kind != DEQUANTIZE:
-        return tensor.dtype
-    return layer.inputs[0].dtype
+    return layer.inputs[0].dtype if layer is not None and layer.kind == DEQUANTIZE else tensor.dtype
