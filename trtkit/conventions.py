@@ -15,6 +15,8 @@ def rank_file(rank: int | str) -> str:
 
 # Triton models of the in-flight-batching repository
 ENGINE_MODEL = "tensorrt_llm"
+DRAFT_MODEL = "tensorrt_llm_draft"
+"""The engine that drafts, where there are two."""
 PREPROCESSING_MODEL = "preprocessing"
 POSTPROCESSING_MODEL = "postprocessing"
 ENSEMBLE_MODEL = "ensemble"

@@ -73,6 +73,9 @@ QUANTIZATION_KEYS = (
 )
 """The same for ``quantization``."""
 
+SPECULATION_SINCE: Mapping[str, str] = {"lookahead_decoding": "0.19"}
+"""Modes that Triton's back end of older lines has no settings for."""
+
 ARCHITECTURES_SINCE: Mapping[str, str] = {"Qwen3ForCausalLM": "1.0", "Qwen3MoeForCausalLM": "1.0"}
 """Classes that older lines do not have; the others are in all of them."""
 

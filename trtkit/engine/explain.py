@@ -33,6 +33,9 @@ _WORDS = {
     "tried": "what the gate said of the formats before",
     "checkpoint": "the product of convert",
     "engine": "the product of compile",
+    "draft": "the draft's engine",
+    "heads": "engine.speculation.checkpoint: {}",
+    "adapters": "engine.lora.adapters",
 }
 """What the first name of an input means; the names below it fill the braces."""
 

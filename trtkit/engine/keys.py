@@ -87,6 +87,7 @@ ROWS: tuple[Row, ...] = (
     Row("target.build_flags", "engine.build_flags", _ENGINE),
     Row("target.chunked_context", "engine.chunked_context", (REPO,)),
     Row("target.max_attention_window", "model.source (attention windows)", (REPO,)),
+    Row("target.lookahead", "engine.speculation.lookahead", (REPO,)),
     Row("target.settings", "engine.build_flags", why_not="what the builder makes of flags that are keys"),
     Row("pace", "engine", why_not="foreseen speed, of which nothing is built"),
     Row("warnings", "", why_not="said to a person"),

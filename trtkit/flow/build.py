@@ -33,8 +33,9 @@ from trtkit.flow.calibrate import (
     missing_packages,
 )
 from trtkit.flow.chain import Attempt, attempts
+from trtkit.flow.companions import Companions
 from trtkit.flow.gate import GATE, options_of, refusal
-from trtkit.flow.stages import Way, stages
+from trtkit.flow.stages import Way, draft_stages, stages
 from trtkit.plan import Machine, Plan, make_plan
 from trtkit.plan.checks import build_problems
 
@@ -115,6 +116,7 @@ def build(file: ContractFile, store: Store, report: Report, builder: Builder | N
             way.calibrating.check()
     for way in ways:
         steps, gate = stages(way, options=options_of(file), tried=tried), None
+        products += _draft_products(way)
         origin = _origin(file, way.plan, steps)
         for stage in steps:
             products.append(store.produce(stage, origin=origin, gate=gate))
@@ -131,10 +133,31 @@ def build(file: ContractFile, store: Store, report: Report, builder: Builder | N
 
 def _way(attempt: Attempt, folder: Path, store: Store, report: Report, builder: Builder | None = None) -> Way:
     source, plan = _plan_for(attempt.file, folder)
+    companions = Companions.of(attempt.file)
+    if companions.draft is not None:
+        companions = replace(companions, draft_way=_draft_way(companions.draft, store, report, builder))
     # Who quantized the source has calibrated it.
-    asked = None if isinstance(source.storage, Quantized) else attempt.calibration
+    done = isinstance(source.storage, Quantized) or companions.heads
+    asked = None if done else attempt.calibration
     calibrating = Calibrating(source, asked, store, report) if asked else None
-    return Way(source, plan, calibrating, store, report, builder or Builder())
+    return Way(source, plan, calibrating, store, report, builder or Builder(), companions)
+
+
+def _draft_way(file: ContractFile, store: Store, report: Report, builder: Builder | None) -> Way:
+    """Make out the way of a draft model, which has none of its own."""
+    source = resolve_source(file.contract.model.source, file.path.parent, store.root / "source", report)
+    first = attempts(file)[0]
+    alone = first.file.contract.engine.model_copy(update={"speculation": None})
+    contract = first.file.contract.model_copy(update={"engine": alone})
+    return _way(replace(first, file=replace(first.file, contract=contract)), source, store, report, builder)
+
+
+def _draft_products(way: Way) -> list[Product]:
+    steps, companions = draft_stages(way), way.companions
+    if companions.draft is None or companions.draft_way is None:
+        return []
+    origin = _origin(companions.draft, companions.draft_way.plan, steps)
+    return [way.store.produce(stage, origin=origin) for stage in steps]
 
 
 def _told(file: ContractFile, products: Iterable[Product]) -> list[Problem]:
@@ -191,7 +214,7 @@ def _steps(file: ContractFile, ways: Iterable[Way], store: Store) -> Iterator[St
     shown: set[str] = set()
     is_fallback = False
     for way in ways:
-        for stage in stages(way, options=options_of(file), tried=tried):
+        for stage in (*draft_stages(way), *stages(way, options=options_of(file), tried=tried)):
             if stage.key in shown:
                 continue
             shown.add(stage.key)

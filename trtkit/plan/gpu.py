@@ -149,6 +149,7 @@ def _target(
         chunked_context=_chunks(contract, effect),
         max_attention_window=_windows(model, limits),
         settings=(*effect.settings, *_runtime(contract, effect, limits)),
+        lookahead=_lookahead(contract),
         sms=_sms(contract),
     )
 
@@ -159,6 +160,12 @@ def _sms(contract: Contract) -> tuple[int, ...]:
     if engine.backend.value != "rtx":
         return ()
     return tuple(sorted(engine.targets or [GPUS[engine.gpu or ""].sm]))
+
+
+def _lookahead(contract: Contract) -> tuple[int, int, int] | None:
+    asked = contract.engine.speculation
+    sizes = asked.lookahead if asked else None
+    return (sizes.window, sizes.ngram, sizes.verification) if sizes else None
 
 
 def _runtime(contract: Contract, effect: Effect, limits: EngineLimits) -> tuple[Setting, ...]:

@@ -99,6 +99,8 @@ class Target:
     settings: tuple[Setting, ...]
     sms: tuple[int, ...] = ()
     """Compute capabilities that an engine of ``rtx`` is made for; empty for other back ends."""
+    lookahead: tuple[int, int, int] | None = None
+    """Window, n-gram and verification set of lookahead decoding; None for no such."""
 
     def setting(self, name: str) -> Setting:
         """Return one of the settings."""

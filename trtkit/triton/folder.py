@@ -12,6 +12,7 @@ from trtkit.contract.formats import BackendName
 from trtkit.conventions import (
     BLS_MODEL,
     CHECKPOINT_CONFIG,
+    DRAFT_MODEL,
     ENGINE_MODEL,
     POSTPROCESSING_MODEL,
     PREPROCESSING_MODEL,
@@ -56,21 +57,19 @@ def check(files: Mapping[str, bytes], out: Path) -> list[str]:
     return sorted([path for path, content in files.items() if _read(out / path) != content] + stale)
 
 
-def install(repo: Path, engine_dir: Path, tokenizer_dir: Path) -> None:
-    """Place engine and tokenizer under the version directories, as hard links where possible."""
+def install(repo: Path, engine_dir: Path, tokenizer_dir: Path, draft_dir: Path | None = None) -> None:
+    """Place engines and tokenizer under the version directories, as hard links where possible."""
     if not (tokenizer_dir / "tokenizer.json").is_file():
         raise InputError(
             "the tokenizer folder has no tokenizer.json",
             path=tokenizer_dir,
             hint="give a local folder with a tokenizer.json; names of a hub are never looked up",
         )
-    engine_files = [path for path in sorted(engine_dir.rglob("*")) if path.is_file()]
-    if not engine_files:
-        raise InputError(
-            "there is no engine here", path=engine_dir, hint="build it first: trtkit build CONTRACT"
-        )
     tokenizer_files = [tokenizer_dir / name for name in TOKENIZER_FILES if (tokenizer_dir / name).is_file()]
-    _place(engine_files, engine_dir, repo / ENGINE_MODEL / "1" / ENGINE_FOLDER)
+    _place_engine(engine_dir, repo / ENGINE_MODEL / "1" / ENGINE_FOLDER)
+    if draft_dir is not None:
+        _place_engine(draft_dir, repo / DRAFT_MODEL / "1" / ENGINE_FOLDER)
+        _place(tokenizer_files, tokenizer_dir, repo / DRAFT_MODEL / "1" / TOKENIZER_FOLDER)
     for model in (ENGINE_MODEL, PREPROCESSING_MODEL, POSTPROCESSING_MODEL, BLS_MODEL):
         _place(tokenizer_files, tokenizer_dir, repo / model / "1" / TOKENIZER_FOLDER)
 
@@ -136,6 +135,13 @@ def _remove(path: Path, root: Path) -> None:
         if parent == root or any(parent.iterdir()):
             return
         parent.rmdir()
+
+
+def _place_engine(source: Path, target: Path) -> None:
+    files = [path for path in sorted(source.rglob("*")) if path.is_file()]
+    if not files:
+        raise InputError("there is no engine here", path=source, hint="build it first: trtkit build CONTRACT")
+    _place(files, source, target)
 
 
 def _place(files: Iterable[Path], source: Path, target: Path) -> None:

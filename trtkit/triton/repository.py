@@ -9,6 +9,7 @@ from typing import Any
 
 from trtkit.conventions import (
     BLS_MODEL,
+    DRAFT_MODEL,
     ENGINE_MODEL,
     ENSEMBLE_MODEL,
     POSTPROCESSING_MODEL,
@@ -52,16 +53,20 @@ def dialect_of(plan: Plan) -> Dialect:
     return Dialect.TENSORRT if plan.backend == "tensorrt" else Dialect.CPU
 
 
-def render(plan: Plan, *, dialect: str | None = None, mount: str = "/model_repo") -> dict[str, bytes]:
+def render(
+    plan: Plan, *, dialect: str | None = None, mount: str = "/model_repo", draft: Plan | None = None
+) -> dict[str, bytes]:
     """Return every generated file of the repository by its path relative to the root.
 
     ``dialect`` is the plan's own unless it is given. ``mount`` is where the container sees the repository: the C++ back
-    end resolves no relative path.
+    end resolves no relative path. ``draft`` is the plan of the engine that drafts, where there is one.
     """
     spoken = dialect_of(plan) if dialect is None else Dialect(dialect)
     engine = _cpu_engine(plan) if spoken is Dialect.CPU else _tensorrt_engine(plan, mount)
+    drafting = [_tensorrt_engine(draft, mount, DRAFT_MODEL)] if draft else []
+    configs = (_preprocessing(plan), engine, _postprocessing(plan), _ensemble(plan, engine))
     files: dict[str, bytes] = {}
-    for config in (_preprocessing(plan), engine, _postprocessing(plan), _ensemble(plan, engine), _bls(plan)):
+    for config in (*configs, _bls(plan, DRAFT_MODEL if draft else ""), *drafting):
         files[f"{config.name}/config.pbtxt"] = _to_text(config)
         files |= {f"{config.name}/1/{name}": content for name, content in _version_files(config).items()}
     return dict(sorted(files.items()))
@@ -108,10 +113,12 @@ def _cpu_engine(plan: Plan) -> Any:
     return config
 
 
-def _tensorrt_engine(plan: Plan, mount: str) -> Any:
-    version = f"{mount}/{ENGINE_MODEL}/1"
+def _tensorrt_engine(plan: Plan, mount: str, name: str = ENGINE_MODEL) -> Any:
+    version = f"{mount}/{name}/1"
     paths = {"engine_path": f"{version}/{ENGINE_FOLDER}", "tokenizer_path": f"{version}/{TOKENIZER_FOLDER}"}
     config = _engine(plan, tensors.ENGINE_OUTPUTS, **paths)
+    config.name = name
+    _set_parameters(config, _speculation(plan))
     # KIND_CPU as upstream has it: the back end chooses its GPUs itself.
     _run_on_cpu(config, "tensorrtllm", instances=1)
     _set_parameters(
@@ -156,7 +163,17 @@ def _postprocessing(plan: Plan) -> Any:
     return config
 
 
-def _bls(plan: Plan) -> Any:
+def _speculation(plan: Plan) -> dict[str, str]:
+    """Return how drafts are decoded; those of another model come with requests and need no mode."""
+    mode = str(plan.target.build_flags.get("speculative_decoding_mode", "")) if plan.target else ""
+    if mode in {"", "draft_tokens_external"} or plan.target is None:
+        return {}
+    names = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")
+    sizes = dict(zip(names, map(str, plan.target.lookahead or ()), strict=False))
+    return {"decoding_mode": mode.removesuffix("_decoding"), **sizes}
+
+
+def _bls(plan: Plan, draft: str = "") -> Any:
     config = _model(plan, BLS_MODEL, tensors.BLS_INPUTS, tensors.TEXT_OUTPUTS)
     # One instance with a thread per request: more instances would be more processes, not more concurrency.
     _run_on_cpu(config, "python", instances=1)
@@ -168,7 +185,7 @@ def _bls(plan: Plan) -> Any:
             "skip_special_tokens": "true",
             "accumulate_tokens": "false",
             "tensorrt_llm_model_name": ENGINE_MODEL,
-            "tensorrt_llm_draft_model_name": "",
+            "tensorrt_llm_draft_model_name": draft,
             "multimodal_encoders_name": "",
             "cancellation_check_period_ms": str(POLL_PERIOD_MS // 2),
             # Requests wait in the engine's queue, where they can be seen and cancelled, not for a thread.

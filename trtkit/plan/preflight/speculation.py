@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.trtllm import LINES, NEWEST, SPECULATION_SINCE
 from trtkit.contract.models import Contract
 from trtkit.contract.speculation import Speculation, SpeculationMode
 from trtkit.errors import Problem
+from trtkit.plan.builder_flags import MODES
 from trtkit.plan.check import refuses
 from trtkit.plan.types import Plan
 
@@ -41,6 +43,9 @@ def speculation_is_complete(contract: Contract, _: ModelConfig, __: Plan) -> Ite
     asked = contract.engine.speculation
     if asked is None:
         return
+    if asked.mode.has_heads and contract.quantization.gate is not None:
+        message = "the gate cannot run a checkpoint with heads"
+        yield Problem(message, "quantization.gate", "judge the model without heads by `trtkit gate`")
     for key, hint in _HINTS.items():
         given = getattr(asked, key) is not None
         if given != (key in _NEEDS[asked.mode]):
@@ -54,6 +59,10 @@ def speculation_fits_engine(contract: Contract, _: ModelConfig, plan: Plan) -> I
     asked = contract.engine.speculation
     if asked is None or plan.target is None or contract.engine.backend.value != "tensorrt":
         return
+    line, first = plan.target.trtllm or NEWEST, SPECULATION_SINCE.get(MODES[asked.mode], LINES[0])
+    if LINES.index(line) < LINES.index(first):
+        message = f"Triton's back end of TensorRT-LLM {line} has no {asked.mode.value} decoding"
+        yield Problem(message, f"{_KEY}.mode", f"set engine.trtllm to {first} or later")
     if asked.mode is SpeculationMode.EAGLE:
         yield from _eagle(asked, plan)
     if asked.mode is SpeculationMode.MEDUSA and plan.target.max_beam_width > 1:
