@@ -50,9 +50,8 @@ def write(tmp_path: Path) -> Callable[..., Written]:
         spec: dict[str, Any] | None = None,
         **changes: Any,
     ) -> Written:
-        options = {key: changes.pop(key) for key in ("qk_norm",) if key in changes}
         config = tiny_config(**changes)
-        tensors = tiny_tensors(config, **options)
+        tensors = tiny_tensors(config)
         if name is not None:
             config, tensors = quantized(name, **changes)
         edit(tensors)

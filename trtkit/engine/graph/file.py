@@ -47,17 +47,13 @@ def write_files(graph: Graph, out: Path, progress: Progress) -> int:
     places = dict(_places(graph.jobs))
     size_bytes = max((offset + tensor.nbytes for tensor, offset in places.items()), default=0)
     model = _model(graph, places)
-    with FileIO(out / DATA_FILE, "wb") as file:
-        if size_bytes:
-            os.posix_fallocate(file.fileno(), 0, size_bytes)
-        done = 0
-        progress(_STAGE, done, size_bytes)
-        for job in graph.jobs:
-            for written in _write(file, job, places):
-                done += written
-                progress(_STAGE, done, size_bytes)
-        os.fsync(file.fileno())
-    (out / MODEL_FILE).write_bytes(model)
+    try:
+        _write_data(graph.jobs, places, out / DATA_FILE, size_bytes, progress)
+        (out / MODEL_FILE).write_bytes(model)
+    except BaseException:
+        for name in (MODEL_FILE, DATA_FILE):
+            (out / name).unlink(missing_ok=True)
+        raise
     return size_bytes
 
 
@@ -67,6 +63,22 @@ def _places(jobs: list[Job]) -> Iterator[tuple[Tensor, int]]:
         for tensor in job.tensors:
             yield tensor, position
             position += -(-tensor.nbytes // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def _write_data(
+    jobs: list[Job], places: dict[Tensor, int], path: Path, size_bytes: int, progress: Progress
+) -> None:
+    done = 0
+    progress(_STAGE, done, size_bytes)
+    with FileIO(path, "wb") as file:
+        if size_bytes:
+            os.posix_fallocate(file.fileno(), 0, size_bytes)
+        for job in jobs:
+            for written in _write(file, job, places):
+                done += written
+                progress(_STAGE, done, size_bytes)
+        os.fsync(file.fileno())
+    progress(_STAGE, size_bytes, size_bytes)  # tensors begin at pages, so that less was written
 
 
 def _write(file: FileIO, job: Job, places: dict[Tensor, int]) -> Iterator[int]:
