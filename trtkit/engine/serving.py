@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trtkit.conventions import CHECKPOINT_CONFIG
 from trtkit.engine.inflight.engine import InflightEngine
+from trtkit.engine.slots.folder import GRAPH_BACKENDS
 from trtkit.errors import InputError
 
 
@@ -29,7 +30,7 @@ def open_engine(
     except (OSError, ValueError, KeyError, TypeError) as error:
         hint = "build it with `trtkit build`"
         raise InputError(f"not an engine folder: {error!r}", path=engine_dir, hint=hint) from error
-    if backend in {"onnx", "rtx"}:
+    if backend in GRAPH_BACKENDS:
         from trtkit.engine.slots.runtime import SlotEngine
 
         return SlotEngine(engine_dir, tokenizer_path, settle=settle)

@@ -18,6 +18,8 @@ from trtkit.checkpoint.trtllm import TrtllmCheckpoint
 from trtkit.contract import ContractFile
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.engine.manifest import code_digest
+from trtkit.engine.slots.folder import GRAPH_BACKENDS
+from trtkit.engine.slots.reader import GraphReader
 from trtkit.engine.store import Stage, Store
 from trtkit.errors import InputError, VerificationError
 from trtkit.flow.inputs import data_digests, source_digests, versions
@@ -125,7 +127,7 @@ def refusal(tried: Sequence[Mapping[str, Any]], report: Path) -> VerificationErr
 def run_gate(
     source: HfCheckpoint, candidate: Path, options: GateOptions, store: Store, progress: Progress
 ) -> Report:
-    """Judge a TensorRT-LLM checkpoint, or an engine folder of the CPU back end, by the model that it was made from.
+    """Judge a TensorRT-LLM checkpoint, or an engine folder that runs here, by the model that it was made from.
 
     Raises:
         InputError: Candidate and source are of different models, or one of them cannot be run.
@@ -187,7 +189,7 @@ def _judged_checkpoint(candidate: Candidate, dtype: str, progress: Progress) -> 
 
 
 def _is_engine(folder: Path) -> bool:
-    return read_json(folder / CHECKPOINT_CONFIG).get("backend") == "cpu"
+    return read_json(folder / CHECKPOINT_CONFIG).get("backend") in {"cpu", *GRAPH_BACKENDS}
 
 
 def _judged_engine(folder: Path, source: HfCheckpoint) -> Judged:
@@ -196,6 +198,9 @@ def _judged_engine(folder: Path, source: HfCheckpoint) -> Judged:
     check_same_model(built, source, path=folder / CHECKPOINT_CONFIG)
     block = built.get("quantization") or {}
     algorithms = (block.get("quant_algo"), block.get("kv_cache_quant_algo"))
+    if config.get("backend") in GRAPH_BACKENDS:
+        said = "ONNX Runtime, the graph that the engine is made of"
+        return Judged(GraphReader(folder), str(folder), said, *algorithms)
     return Judged(EngineExecutor(folder), str(folder), "OpenVINO, the engine itself", *algorithms)
 
 

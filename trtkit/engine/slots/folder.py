@@ -14,6 +14,7 @@ from trtkit.engine.graph.spec import MODEL_FILE, CacheSize, GraphSpec
 from trtkit.engine.inflight.limits import Limits
 from trtkit.errors import InputError
 
+GRAPH_BACKENDS = ("onnx", "rtx")
 _HINT = "build it with `trtkit build` and engine.backend: onnx or rtx"
 
 
@@ -44,12 +45,12 @@ class SlotFolder:
         return self.threads or max(1, len(os.sched_getaffinity(0)) - 1)
 
     @classmethod
-    def open(cls, path: Path, *, backends: tuple[str, ...] = ("onnx", "rtx")) -> SlotFolder:
+    def open(cls, path: Path) -> SlotFolder:
         """Read ``config.json``; raise :class:`InputError` if this is no engine of these back ends."""
         try:
             config = json.loads((path / CHECKPOINT_CONFIG).read_text(encoding="utf-8"))
-            if config["backend"] not in backends:
-                message = f"engine is for back end {config['backend']!r}, not {' or '.join(backends)}"
+            if config["backend"] not in GRAPH_BACKENDS:
+                message = f"engine is for back end {config['backend']!r}, not {' or '.join(GRAPH_BACKENDS)}"
                 raise InputError(message, path=path, hint=_HINT)
             folder = _read(path, config)
         except (OSError, ValueError, KeyError, TypeError) as error:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trtkit.engine.graph.spec import LOGITS, Phase
+from trtkit.engine.graph.spec import LOGITS, ONNX_RUNTIME_SETTINGS, Phase
 from trtkit.engine.inflight.pipeline import reason
 from trtkit.engine.slots.executor import Batch
 from trtkit.engine.slots.folder import SlotFolder
@@ -22,10 +22,11 @@ class OrtExecutor:
     """The graph of an engine folder in an inference session, and one buffer for each cache.
 
     A cache is input and output at the same address, so that a step writes its tokens and copies nothing.
+    ``model`` is a changed form of the graph, for the same weights.
     """
 
-    def __init__(self, folder: SlotFolder) -> None:
-        self._session = _open(folder)
+    def __init__(self, folder: SlotFolder, model: bytes | None = None) -> None:
+        self._session = _open(folder, model)
         _check(self._session, folder)
         shape = folder.spec.cache_shape(folder.cache, folder.spec.slots)
         self._caches = {
@@ -65,7 +66,7 @@ class OrtExecutor:
         return self._bindings[first, rows]
 
 
-def _open(folder: SlotFolder) -> Any:
+def _open(folder: SlotFolder, model: bytes | None) -> Any:
     try:
         import onnxruntime as ort
     except ModuleNotFoundError:
@@ -75,9 +76,12 @@ def _open(folder: SlotFolder) -> Any:
     options.intra_op_num_threads = folder.num_threads
     # Threads that spin between two steps would take the cores of Triton and the proxy.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    for key, value in ONNX_RUNTIME_SETTINGS.items():
+        options.add_session_config_entry(key, value)
     options.log_severity_level = 3  # errors
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder.path))
     try:
-        return ort.InferenceSession(str(folder.model_file), options, providers=[_CPU])
+        return ort.InferenceSession(model or str(folder.model_file), options, providers=[_CPU])
     except Exception as error:  # the binding's own classes have no common base
         message, hint = f"ONNX Runtime cannot load it: {reason(error)}", "build the engine again"
         raise StageError(message, path=folder.path, hint=hint) from error
@@ -90,7 +94,7 @@ def _check(session: Any, folder: SlotFolder) -> None:
     names = [name for pair in spec.cache_names(folder.cache.num_layers) for name in pair]
     wanted = {**dict.fromkeys(names, cache), LOGITS: ("tensor(float)", (folder.limits.vocab_size,))}
     there = {
-        each.name: (each.type, tuple(each.shape[1:]))
+        each.name: (each.type, tuple(size for size in each.shape if not isinstance(size, str)))
         for each in (*session.get_inputs(), *session.get_outputs())
     }
     wrong = [
