@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 import pytest
 
+pytest.importorskip("onnxruntime")
+
 from tests.engine.graph.conftest import FORMS
 from tests.engine_cpu.formats import QUANTIZERS
 from tests.engine_cpu.reference import TOKENS, Reference

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("onnxruntime")
+
 from tests.engine.graph.conftest import FORMS
 from tests.engine.graph.session import Session
 
