@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.checkpoint.conftest import tiny_llama  # noqa: F401 - a fixture
+from tests.cli.conftest import trtkit  # noqa: F401 - a fixture
+from tests.flow.conftest import save_tokenizer
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.contract.models import Contract
@@ -92,3 +96,33 @@ def checkpoint(source, tmp_path):
         return out
 
     return write
+
+
+@pytest.fixture
+def contract(source, tmp_path):
+    """Write a contract for the tiny model, which has a tokenizer."""
+    save_tokenizer(source.folder)
+
+    def write(name="contract.yaml", **changes) -> Path:
+        content = contract_of(**changes).model_dump(mode="json", exclude_unset=True)
+        content["model"]["source"] = str(source.folder)
+        path = tmp_path / name
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def build(trtkit):  # noqa: F811
+    """Build; return the exit code, the document on stdout, and stderr."""
+
+    def run(*arguments):
+        code, out, err = trtkit("build", *arguments, "--output", "json")
+        return code, json.loads(out), err
+
+    return run
+
+
+def stage(document, name):
+    return next(each for each in document["stages"] if each["stage"] == name)

@@ -1,45 +1,11 @@
 """The whole build from the command line, with the double in the place of TensorRT-LLM's programs."""
 
-import json
 from pathlib import Path
 
 import pytest
-import yaml
 
-from tests.cli.conftest import trtkit  # noqa: F401 - a fixture
-from tests.engine.tensorrt.conftest import contract_of
-from tests.flow.conftest import save_tokenizer
+from tests.engine.tensorrt.conftest import stage
 from trtkit.engine.manifest import read_manifest
-
-
-@pytest.fixture
-def contract(source, tmp_path):
-    """Write a contract for the tiny model, which has a tokenizer."""
-    save_tokenizer(source.folder)
-
-    def write(name="contract.yaml", **changes) -> Path:
-        content = contract_of(**changes).model_dump(mode="json", exclude_unset=True)
-        content["model"]["source"] = str(source.folder)
-        path = tmp_path / name
-        path.write_text(yaml.safe_dump(content))
-        return path
-
-    return write
-
-
-@pytest.fixture
-def build(trtkit):  # noqa: F811
-    """Build; return the exit code, the document on stdout, and stderr."""
-
-    def run(*arguments):
-        code, out, err = trtkit("build", *arguments, "--output", "json")
-        return code, json.loads(out), err
-
-    return run
-
-
-def stage(document, name):
-    return next(each for each in document["stages"] if each["stage"] == name)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +56,7 @@ def test_a_build_that_fails_leaves_no_product_and_its_log(tools, contract, build
     assert (tmp_path / "home" / "log" / "tiny.compile.log").is_file()
 
 
-def test_a_dry_run_shows_the_builder_s_arguments(tools, contract, trtkit):  # noqa: F811
+def test_a_dry_run_shows_the_builder_s_arguments(tools, contract, trtkit):
     tools("nvidia-smi")
     code, out, _ = trtkit("build", contract(tensor_parallel=2), "--dry-run")
     assert code == 0
@@ -98,7 +64,7 @@ def test_a_dry_run_shows_the_builder_s_arguments(tools, contract, trtkit):  # no
     assert "--workers 2" in out
 
 
-def test_a_dry_run_shows_the_container(tools, contract, trtkit):  # noqa: F811
+def test_a_dry_run_shows_the_container(tools, contract, trtkit):
     tools("nvidia-smi")
     code, out, _ = trtkit("build", contract(), "--dry-run", "--in-container")
     assert code == 0

@@ -1,0 +1,298 @@
+"""What an engine comes with: adapters, heads, a draft model; checked before the build and found in it afterwards."""
+
+import json
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from tests.checkpoint.conftest import save
+from tests.engine.tensorrt.conftest import stage
+from tests.flow.conftest import save_tokenizer
+from trtkit.checkpoint.safetensors import read_header
+from trtkit.engine.manifest import read_manifest
+
+TARGETS = ["q_proj", "v_proj"]
+SPECULATION = {"mode": "medusa", "checkpoint": "heads", "max_draft_tokens": 63}
+
+
+@pytest.fixture
+def adapter(tmp_path):
+    """Write an adapter as peft saves it; its tensors are of ``rank``, whatever its configuration says."""
+
+    def write(name="adapter", rank=8, modules=TARGETS, **config) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        given = {"peft_type": "LORA", "r": rank, "target_modules": modules, "modules_to_save": None}
+        (folder / "adapter_config.json").write_text(json.dumps(given | config))
+        prefix = "base_model.model.model.layers.0.self_attn."
+        tensors = {f"{prefix}{each}.lora_A.weight": np.ones((rank, 64), np.float32) for each in modules}
+        save(folder / "adapter_model.safetensors", tensors)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def heads(planned, checkpoint, tmp_path):
+    """Write the tiny model's checkpoint with Medusa heads."""
+
+    def write(leave_out="", **changes) -> Path:
+        plan = planned()
+        folder = checkpoint(plan).rename(tmp_path / "heads")
+        config = json.loads((folder / "config.json").read_text())
+        config |= {
+            "architecture": "MedusaForCausalLM",
+            "num_medusa_heads": 2,
+            "max_draft_len": 63,
+            "model_type": "llama",
+        }
+        (folder / "config.json").write_text(json.dumps(config | changes))
+        tensors = {
+            name: np.array(info.read()) for name, info in read_header(folder / "rank0.safetensors").items()
+        }
+        for head in range(2):
+            linear = f"medusa_heads.{head}.medusa_layers.0.linear."
+            shapes = {
+                linear + "weight": (64, 64),
+                linear + "bias": (64,),
+                f"medusa_heads.{head}.lm_head.weight": (260, 64),
+            }
+            tensors |= {name: np.ones(shape, ml_dtypes.bfloat16) for name, shape in shapes.items()}
+        tensors.pop(leave_out, None)
+        (folder / "rank0.safetensors").unlink()
+        save(folder / "rank0.safetensors", tensors)
+        return folder
+
+    return write
+
+
+def test_adapters_come_with_the_engine(tools, contract, build, adapter):
+    tools()
+    adapter()
+    code, document, err = build(contract(lora={"adapters": ["adapter"], "max_rank": 16} | MODULES))
+    assert code == 0, err
+    manifest = read_manifest(Path(stage(document, "compile")["path"]))
+    assert {"lora/0/adapter_config.json", "lora/0/adapter_model.safetensors"} < set(manifest.files)
+    words = manifest.facts["argv"][0]
+    assert words[words.index("--lora_target_modules") :][1:4] == ["attn_q", "attn_k", "attn_v"]
+    assert words[words.index("--max_lora_rank") + 1] == "16"
+
+
+MODULES = {"modules": ["attn_q", "attn_k", "attn_v"]}
+
+
+def test_adapters_go_with_a_stripped_engine_and_into_a_container(tools, contract, build, adapter):
+    tools()
+    adapter()
+    path = contract(lora={"adapters": ["adapter"]} | MODULES, build_flags={"strip_plan": True})
+    code, document, err = build(path, "--in-container")
+    assert code == 0, err
+    assert (Path(stage(document, "compile")["path"]) / "lora" / "0" / "adapter_config.json").is_file()
+
+
+def test_another_adapter_is_another_engine(tools, contract, build, adapter):
+    tools()
+    folder = adapter()
+    path = contract(lora={"adapters": ["adapter"]} | MODULES)
+    build(path)
+    save(folder / "adapter_model.safetensors", {"a.q_proj.lora_A.weight": np.zeros((8, 64), np.float32)})
+    hits = {each["stage"]: each["hit"] for each in build(path)[1]["stages"]}
+    assert hits == {"convert": True, "compile": False, "repo": False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rank": 32}, "has rank 32, engine.lora.max_rank is 16"),
+        ({"r": 8, "rank_pattern": {"q_proj": 64}}, "has rank 64"),
+        ({"peft_type": "LOHA"}, "is of kind LOHA"),
+        ({"use_dora": True}, "is a DoRA adapter"),
+        ({"modules_to_save": ["lm_head"]}, "brings whole layers (lm_head)"),
+        ({"modules": ["q_proj", "o_proj"]}, "changes attn_dense, which the engine is not built for"),
+        ({"modules": ["conv"]}, "changes conv, which engines have no adapters for"),
+        ({"name": "elsewhere"}, "there is no such folder"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused_before_anything_is_built(
+    tools,
+    contract,
+    build,
+    adapter,
+    tmp_path,
+    changes,
+    message,
+):
+    tools()
+    adapter(**changes)
+    code, document, _ = build(contract(lora={"adapters": ["adapter"], "max_rank": 16} | MODULES))
+    assert code == 2
+    assert message in document["error"]["message"]
+    assert not (tmp_path / "home" / "convert").exists()
+
+
+def test_a_second_adapter_changes_what_the_first_one_does(tools, contract, build, adapter):
+    tools()
+    adapter()
+    adapter("second", modules=["o_proj"])
+    code, document, _ = build(contract(lora={"adapters": ["adapter", "second"]}))
+    assert code == 2
+    assert "changes attn_dense" in document["error"]["message"]
+
+
+def test_a_checkpoint_with_heads_takes_the_place_of_the_source(tools, contract, build, heads):
+    tools()
+    heads()
+    code, document, err = build(contract(speculation=SPECULATION))
+    assert code == 0, err
+    folder = Path(stage(document, "compile")["path"])
+    built = json.loads((folder / "config.json").read_text())
+    assert built["pretrained_config"]["architecture"] == "MedusaForCausalLM"
+    assert built["build_config"]["max_seq_len"] == 64 + 63
+    assert built["build_config"]["max_num_tokens"] == 4 * 64
+    engine = Path(document["repository"]) / "tensorrt_llm" / "config.pbtxt"
+    assert parameter(engine, "decoding_mode") == "medusa"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architecture": "LlamaForCausalLM"}, "is a LlamaForCausalLM, not a MedusaForCausalLM"),
+        ({"vocab_size": 512}, "vocab_size is 512, the model has 260"),
+        ({"model_type": "qwen2"}, "makes the builder take a Qwen"),
+        ({"max_draft_len": 31}, "is for 31 draft tokens, the contract says 63"),
+        ({"dtype": "float16"}, "dtype is float16"),
+        ({"quantization": {"quant_algo": "FP8"}}, "quantization.quant_algo is FP8"),
+        ({"num_medusa_heads": 3}, "rank 0 has no medusa_heads.2.lm_head.weight"),
+        (
+            {"leave_out": "medusa_heads.1.medusa_layers.0.linear.bias"},
+            "has no medusa_heads.1.medusa_layers.0.linear.bias",
+        ),
+        ({"mapping": {"world_size": 2, "tp_size": 2, "pp_size": 1}}, "is for tensor 2 x pipeline 1"),
+    ],
+)
+def test_a_checkpoint_with_other_heads_is_refused(tools, contract, build, heads, changes, message):
+    tools()
+    heads(**changes)
+    code, document, _ = build(contract(speculation=SPECULATION))
+    assert code == 2
+    assert message in document["error"]["message"]
+
+
+def test_eagle_counts_its_layers_and_wants_its_net(tools, contract, build, heads):
+    tools()
+    folder = heads(architecture="EagleForCausalLM", num_eagle_layers=4)
+    path = contract(speculation=SPECULATION | {"mode": "eagle"})
+    code, document, _ = build(path)
+    assert code == 2
+    assert "eagle_net_config" in document["error"]["message"]
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"eagle_net_config": {"hidden_size": 64}}))
+    assert "there is no tensor of eagle_nets.3" in build(path)[1]["error"]["message"]
+    (folder / "config.json").write_text(json.dumps(config | {"eagle_net_config": {}, "num_eagle_layers": 1}))
+    tensors = {
+        name: np.array(info.read()) for name, info in read_header(folder / "rank0.safetensors").items()
+    }
+    (folder / "rank0.safetensors").unlink()
+    save(
+        folder / "rank0.safetensors",
+        tensors | {"eagle_nets.0.fc.weight": np.ones((64, 128), ml_dtypes.bfloat16)},
+    )
+    code, document, err = build(path)
+    assert code == 0, err
+    built = json.loads((Path(stage(document, "compile")["path"]) / "config.json").read_text())
+    assert built["build_config"]["max_seq_len"] == 64 + 63 + 1
+
+
+def test_lookahead_has_the_draft_tokens_of_its_sizes(tools, contract, build):
+    tools()
+    sizes = {"window": 3, "ngram": 3, "verification": 3}
+    code, document, err = build(contract(speculation={"mode": "lookahead", "lookahead": sizes}))
+    assert code == 0, err
+    built = json.loads((Path(stage(document, "compile")["path"]) / "config.json").read_text())
+    assert built["build_config"]["max_draft_len"] == 11
+    engine = Path(document["repository"]) / "tensorrt_llm" / "config.pbtxt"
+    assert parameter(engine, "lookahead_window_size") == "3"
+
+
+@pytest.fixture
+def small(contract, tiny_llama):
+    """Write the contract of a draft model with the same tokens."""
+
+    def write(*, model=None, **engine) -> Path:
+        folder = tiny_llama(name="small-model", num_hidden_layers=1, **(model or {}))
+        save_tokenizer(folder)
+        path = contract("small.yaml", **{"kv_cache": {"max_tokens": 4096}, **engine})
+        path.write_text(
+            path.read_text().replace("/source", "/small-model").replace("name: tiny", "name: small")
+        )
+        return path
+
+    return write
+
+
+DRAFTING = {
+    "speculation": {"mode": "draft-target", "draft": "small.yaml", "max_draft_tokens": 4},
+    "kv_cache": {"max_tokens": 4096},
+}
+
+
+def test_a_draft_model_is_built_beside_and_wired(tools, contract, build, small):
+    tools()
+    small()
+    code, document, err = build(contract(**DRAFTING))
+    assert code == 0, err
+    assert [each["stage"] for each in document["stages"]] == [
+        "convert",
+        "compile",
+        "convert",
+        "compile",
+        "repo",
+    ]
+    repository = Path(document["repository"])
+    for model in ("tensorrt_llm", "tensorrt_llm_draft"):
+        assert (repository / model / "1" / "engine" / "rank0.engine").is_file()
+        path = parameter(repository / model / "config.pbtxt", "gpt_model_path")
+        assert path == f"/model_repo/{model}/1/engine"
+    bls = repository / "tensorrt_llm_bls" / "config.pbtxt"
+    assert parameter(bls, "tensorrt_llm_draft_model_name") == "tensorrt_llm_draft"
+    assert read_manifest(Path(document["stages"][1]["path"])).origin["contract"]["name"] == "small"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gpu": "l4"}, "the draft is for l4, the target for h100-sxm"),
+        ({"trtllm": "1.1"}, "the draft is for 1.1, the target for 1.2"),
+        (
+            {"limits": {"max_batch_size": 2, "max_seq_len": 64, "max_num_tokens": 64}},
+            "the draft takes 2, the target 4",
+        ),
+        ({"model": {"vocab_size": 300}}, "different vocabularies"),
+        (
+            {"speculation": {"mode": "lookahead", "lookahead": {"window": 2, "ngram": 2, "verification": 2}}},
+            "of a draft",
+        ),
+    ],
+)
+def test_a_draft_model_that_does_not_fit_is_refused(tools, contract, build, small, changes, message):
+    tools()
+    small(**changes)
+    code, document, _ = build(contract(**DRAFTING))
+    assert code == 2
+    assert message in document["error"]["message"]
+
+
+def test_both_engines_have_to_fit_the_gpu(tools, contract, build, small):
+    tools()
+    small(kv_cache={})
+    code, document, _ = build(contract(speculation=DRAFTING["speculation"]))
+    assert code == 2
+    assert "draft and target take" in document["error"]["message"]
+
+
+def parameter(path: Path, name: str) -> str:
+    return text_format.Parse(path.read_text(), ModelConfig()).parameters[name].string_value
