@@ -88,6 +88,32 @@ _TRTLLM = BackendFacts(
 )
 """TensorRT-LLM and what takes the same models; which formats depends on the GPU: ``support.py`` has them."""
 
+_DENSE = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "GraniteForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "GemmaForCausalLM",
+    "Gemma3ForCausalLM",
+    "Phi3ForCausalLM",
+    "GPT2LMHeadModel",
+    "GPTNeoXForCausalLM",
+    "FalconForCausalLM",
+)
+"""Decoders that trtkit writes graphs of by itself."""
+
+_GRAPH = replace(
+    _TRTLLM,
+    weights=("none", "int8-wo", "int8-sq", "fp8", "fp8-rowwise", "int4-awq"),
+    kv_cache=("auto",),
+    max_ranks=1,
+    architectures=_DENSE,
+    all_attention=False,
+    cache_per_slot=True,
+)
+"""One ONNX graph with a cache for each slot, in the graph's own type."""
+
 BACKENDS: dict[str, BackendFacts] = {
     # OpenVINO's CPU plugin has one block size, and its products are int8 where the format's are, else float32.
     "cpu": BackendFacts(
@@ -97,19 +123,7 @@ BACKENDS: dict[str, BackendFacts] = {
         max_ranks=1,
         needs_gpu=False,
         rope_types=("linear", "llama3", "longrope"),
-        architectures=(
-            "LlamaForCausalLM",
-            "MistralForCausalLM",
-            "GraniteForCausalLM",
-            "Qwen2ForCausalLM",
-            "Qwen3ForCausalLM",
-            "GemmaForCausalLM",
-            "Gemma3ForCausalLM",
-            "Phi3ForCausalLM",
-            "GPT2LMHeadModel",
-            "GPTNeoXForCausalLM",
-            "FalconForCausalLM",
-        ),
+        architectures=_DENSE,
         all_attention=False,
         sliding_window=False,
     ),
@@ -117,18 +131,9 @@ BACKENDS: dict[str, BackendFacts] = {
     "llmapi": _TRTLLM,
     "vllm": _TRTLLM,
     "edgellm": _TRTLLM,
-    # One graph with a cache for each slot. Caps on scores, ALiBi and windows were not tried in it.
-    "rtx": replace(_TRTLLM, max_ranks=1, all_attention=False, sliding_window=False, cache_per_slot=True),
-    # The same graph on a CPU: what it does not express is refused for both.
-    "onnx": replace(
-        _TRTLLM,
-        kv_cache=("auto",),
-        max_ranks=1,
-        needs_gpu=False,
-        all_attention=False,
-        sliding_window=False,
-        cache_per_slot=True,
-    ),
+    "rtx": _GRAPH,
+    # The same graph on ONNX Runtime.
+    "onnx": replace(_GRAPH, needs_gpu=False),
 }
 """Back ends that plans are made for."""
 

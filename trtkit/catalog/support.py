@@ -103,15 +103,21 @@ _RTX_TARGETS = (
     "TensorRT for RTX has no such target: the build gives graph, profiles and a script for TensorRT 11 on that GPU, "
     "and no engine"
 )
-_RTX_UNTRIED = "the compiler has the types, and no graph of this kind was compiled with it"
+_RTX_INT4 = "the compiler has no INT4 before SM 80"
+_NO_W4A8 = "no operator of a standard graph multiplies INT4 with FP8"
+_NO_GPTQ_GRAPH = (
+    "the checkpoint's weights lie as one family of GPUs wants them, which a standard graph does not"
+)
 _EVERY = ("none", *_INT8, *_INT4, "fp8", "fp8-rowwise", "w4a8-awq")
 _ANY_SM = (FIRST_SM, LAST_SM)
 _RTX = (
-    Row(("none", "int8-sq"), _ANY_SM, _WORKS, sms=RTX_SMS),
     Row(("fp8", "fp8-rowwise", "w4a8-awq"), _BEFORE_FP8, _NO, _NO_FP8),
-    Row(("fp8",), _FROM_ADA, _WORKS, sms=RTX_SMS),
-    Row(("int8-wo", *_INT4, "fp8-rowwise", "w4a8-awq"), _ANY_SM, _MAYBE, _RTX_UNTRIED, sms=RTX_SMS),
-    Row(_EVERY, _ANY_SM, _MAYBE, _RTX_TARGETS),
+    Row(("w4a8-awq",), _ANY_SM, _NO, _NO_W4A8),
+    Row(("int4-gptq",), _ANY_SM, _NO, _NO_GPTQ_GRAPH),
+    Row(("int4-awq",), (FIRST_SM, 79), _NO, _RTX_INT4),
+    Row(("none", *_INT8, "int4-awq"), _ANY_SM, _WORKS, sms=RTX_SMS),
+    Row(("fp8", "fp8-rowwise"), _FROM_ADA, _WORKS, sms=RTX_SMS),
+    Row(("none", *_INT8, "int4-awq", "fp8", "fp8-rowwise"), _ANY_SM, _MAYBE, _RTX_TARGETS),
 )
 _LINEAR_KV = "the graph keeps its cache in the model's own type"
 _RTX_KV = (

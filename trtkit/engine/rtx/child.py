@@ -70,7 +70,8 @@ def build(trt: Any, job: dict[str, Any]) -> None:
         with _tidying(Path(job["model"] + ".data").resolve()):
             made = builder.build_serialized_network_to_stream(network, config, _writer(trt, file))
         if not made:
-            raise BuildError("the builder made no engine; its messages say why")
+            os.unlink(job["engine"])
+            raise BuildError("the builder made no engine")
         engine_bytes = file.tell()
     del parser
     usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -23,7 +23,8 @@ INSTALL = f"pip install 'trtkit[rtx]', or set {PYTHON} to a Python that has tens
 CHILD = Path(__file__).with_name("child.py")
 STEPS = "engine"
 """Name of the compiler's own steps, for whoever shows progress."""
-_TAIL_LINES = 3
+_SHOWN_LINES = 3
+_ERROR = "[ERROR] "
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,12 @@ def _answer(child: subprocess.Popen[str]) -> None:
 
 
 def _failure(code: int, last: Mapping[str, Any], log: Path) -> str:
-    if last.get("event") == "failed":
-        return f"TensorRT for RTX refused the graph: {last['message']}"
-    ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    said = "; ".join(lines[-_TAIL_LINES:]) or "it said nothing"
+    if last.get("event") == "failed":
+        errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
+        return "; ".join([f"TensorRT for RTX refused the graph: {last['message']}", *errors[:_SHOWN_LINES]])
+    ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+    said = "; ".join(lines[-_SHOWN_LINES:]) or "it said nothing"
     return f"the compiler's process {ended} before it had an engine: {said}"
 
 

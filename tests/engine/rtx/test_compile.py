@@ -1,0 +1,59 @@
+"""TensorRT for RTX takes the graph of every format, ahead of time, for several GPUs at once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.engine.rtx.conftest import plan_for
+from tests.engine_cpu.formats import QUANTIZERS
+from trtkit.engine.graph.linear import FORMS
+from trtkit.engine.rtx.backend import RtxBackend
+from trtkit.engine.rtx.config import ENGINE_FILE
+from trtkit.errors import StageError
+
+pytest.importorskip("tensorrt_rtx")
+pytest.importorskip("onnx")
+
+INT8_WEIGHTS = {"quantization": {"quant_algo": "W8A16", "kv_cache_quant_algo": None}}
+EVERY = [75, 80, 86, 89, 120, 121]
+SMS = {"fp8": [89, 120, 121], "fp8-rowwise": [89, 120, 121], "awq": EVERY[1:], "awq-zero": EVERY[1:]}
+FORMATS = [
+    pytest.param(None, {}, EVERY, id="none"),
+    pytest.param(None, INT8_WEIGHTS, EVERY, id="int8-wo"),
+    *(
+        pytest.param(name, {}, SMS.get(name, EVERY), id=name)
+        for name in QUANTIZERS
+        if QUANTIZERS[name][0]["quant_algo"] in FORMS
+    ),
+]
+
+
+def silent(*_):
+    pass
+
+
+@pytest.mark.parametrize(("name", "changes", "sms"), FORMATS)
+def test_a_format_compiles_with_native_layers(tmp_path, checkpoint, name, changes, sms):
+    folder = checkpoint(name, **changes)
+    plan = plan_for(folder, targets=sms)
+    out = tmp_path / "engine"
+    out.mkdir()
+    facts = RtxBackend().compile(folder, out, plan, silent, tmp_path / "log" / "compile.log")
+    assert {path.name for path in out.iterdir()} == set(RtxBackend().files(plan))
+    assert facts["engine_bytes"] == (out / ENGINE_FILE).stat().st_size > 0
+    assert facts["layers"]["attention_output"] == 2
+    config = json.loads((out / "config.json").read_text())
+    assert config["runtime"] == {"engine": ENGINE_FILE, "engine_sms": sms, "other_sms": []}
+
+
+def test_what_the_compiler_refuses_is_an_error_with_its_reason_and_a_log_that_stays(tmp_path, checkpoint):
+    folder, log = checkpoint("awq"), tmp_path / "log" / "compile.log"
+    out = tmp_path / "engine"
+    out.mkdir()
+    with pytest.raises(StageError, match="int4") as caught:
+        RtxBackend().compile(folder, out, plan_for(folder, targets=EVERY), silent, log)
+    assert caught.value.path == str(log)
+    assert "[ERROR]" in log.read_text()
+    assert not (out / ENGINE_FILE).exists()
