@@ -1,6 +1,7 @@
 """Builds of formats that take activation ranges: what is calibrated, when, and what follows from it."""
 
 import json
+import shutil
 
 import pytest
 import yaml
@@ -8,6 +9,8 @@ import yaml
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from tests.checkpoint.conftest import tiny_llama  # noqa: F401 - a fixture
+from tests.flow.conftest import calmed, save_tokenizer
 from trtkit.contract import load_contract
 from trtkit.engine.store import Store
 from trtkit.flow.alpha import spelled
@@ -46,7 +49,7 @@ def test_what_changed_is_told_in_the_contract_s_words(trtkit, contract):
 
 
 def test_the_settings_of_the_contract_reach_the_checkpoint(stages, contract, tmp_path):
-    path = contract("int8-sq", smoothquant="qdq", alpha=0.4, kv_cache="int8", kv_scale="kv")
+    path = contract("int8-sq", smoothquant="qdq", alpha=0.4, kv_cache="int8", kv_scale="cache")
     code, _, err = stages("build", path)
     assert code == 0, err
     (folder,) = products(tmp_path, "convert")
@@ -73,6 +76,33 @@ def test_alpha_is_the_one_that_loses_least(stages, contract, tmp_path):
     assert [path.name for path in products(tmp_path, "alpha")[0].iterdir() if path.is_dir()] == []
     planned = stages("build", path, "--dry-run")[1]
     assert [each[1] for each in planned] == ["hit"] * 5
+
+
+@pytest.mark.parametrize(("weights", "algorithm"), [("int4-gptq", "W4A16_AWQ"), ("w4a8-awq", "W4A8_AWQ")])
+def test_every_int4_format_is_built_for_the_cpu_and_judged_by_what_was_compiled(
+    trtkit,
+    stages,
+    contract,
+    tiny_llama,  # noqa: F811
+    tmp_path,
+    weights,
+    algorithm,
+):
+    path = contract(weights, gate={"max_kl": 5, "min_top1": 0.01})
+    shutil.rmtree(tmp_path / "model")
+    save_tokenizer(tiny_llama(name="model", edit=calmed, hidden_size=128, intermediate_size=256))
+    code, built, err = stages("build", path)
+    assert code == 0, err
+    assert [each[0] for each in built] == ["calibrate", "convert", "gate", "compile", "repo"]
+    (engine,) = products(tmp_path, "compile")
+    code, out, err = trtkit(
+        "gate", tmp_path / "model", engine, "--samples", "3", "--sample-tokens", "40", "--output", "json"
+    )
+    report = json.loads(out)
+    assert report["algorithm"] == algorithm
+    judged = {each["name"]: each["interval"]["value"] for each in report["measures"]}
+    # The engine computes what the gate computed from the checkpoint.
+    assert judged["KL"] == pytest.approx(built[2][2]["measures"]["KL"]["value"], rel=0.2)
 
 
 def test_one_calibration_serves_the_whole_chain_and_a_chain_without_end_publishes_nothing(

@@ -7,9 +7,11 @@ import torch
 
 from tests.architectures.variants import VARIANTS
 from tests.quantize.calibrated import DENSE, build, prepared, seen_by_transformers
+from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.safetensors import read_header, read_metadata
 from trtkit.errors import InputError
 from trtkit.quantize.calibrate.purpose import Unreached
+from trtkit.quantize.histogram import SHIFT
 
 
 @pytest.fixture
@@ -57,6 +59,15 @@ def test_keys_are_recorded_before_and_after_rotation(model):
     np.testing.assert_array_equal(found[f"{prefix}.k_cache|x"], found[f"{prefix}.self_attn.k_proj|y"])
     np.testing.assert_array_equal(found[f"{prefix}.v_cache|y"], found[f"{prefix}.self_attn.v_proj|y"])
     assert not np.array_equal(found[f"{prefix}.k_cache|x"], found[f"{prefix}.k_cache|y"])
+
+
+def test_every_value_that_a_cache_would_keep_is_counted(model):
+    folder = model("llama")
+    found, config = ranges_of(folder), HfCheckpoint.open(folder).config
+    counts = found["model.layers.1.kv_cache|h"]
+    assert counts.sum() == prepared(folder).samples.tokens * 2 * config.num_kv_heads * config.head_size
+    largest = max(found[f"model.layers.1.{name}_cache|y"].max() for name in "kv")
+    assert np.flatnonzero(counts)[-1] == np.float32(largest).view(np.uint32) >> SHIFT
 
 
 def test_keys_before_rotation_are_those_after_their_norm(model):

@@ -114,7 +114,7 @@ class Quantization(_Section):
     """INT4 formats: input channels that share a scale; left out, 128, or 64 where the model's sides ask for that."""
     kv_scale: Literal["qkv", "kv", "cache"] | None = None
     """INT8 KV cache: what a scale covers; left out, the outputs of Q, K and V, as TensorRT-LLM has it. kv leaves Q out
-    and may clip K; cache takes K as it is rotated, and V: the values that are kept."""
+    and may clip K; cache takes K as it is rotated, and V, and the scale that loses least of them."""
     calibration: Calibration = Calibration()
     gate: Gate | None = None
     """What must be reached before anything is built from the quantized model; left out, nothing is measured."""

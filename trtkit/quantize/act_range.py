@@ -3,7 +3,7 @@
 A safetensors file with three float32 vectors for each linear layer of the Hugging Face model: ``{module}|x`` are the
 largest magnitudes of each input channel, ``{module}|y`` of each output channel, ``{module}|w`` of each row of the
 weight. ``{layer}.k_cache|y`` and ``{layer}.v_cache|y``, where they are, are of K as it is rotated and of V, channel by
-channel of every KV head: what a cache keeps.
+channel of every KV head: what a cache keeps; ``{layer}.kv_cache|h`` is the histogram of both (see ``histogram``).
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from trtkit.checkpoint.kernels import Floats
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.safetensors import Array, TensorInfo, numpy_dtype, read_header
 from trtkit.errors import ContractError, InputError, Problem
+from trtkit.quantize.histogram import BINS
 from trtkit.quantize.linear import Linear
 from trtkit.quantize.sharing import sharing_input
 
 _INPUT, _OUTPUT, _WEIGHT = "x", "y", "w"
-_CACHES = ("k_cache|y", "v_cache|y")
+_CACHES, _HISTOGRAM = ("k_cache|y", "v_cache|y"), "kv_cache|h"
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 _NOTHING = 1e-30
 _FLOAT16_MAX = float(np.finfo(np.float16).max)
@@ -80,10 +81,15 @@ class ActRange:
 
     def cached(self, linear: Linear) -> Floats | None:
         """Return the largest magnitudes of K as it is rotated, and of V; None where they were not recorded."""
-        names = self._cache_names(linear)
+        names = [self._cache_name(linear, name) for name in _CACHES]
         if any(name not in self.tensors for name in names):
             return None
         return np.concatenate([self.tensors[name].read().astype(np.float32) for name in names])
+
+    def histogram(self, linear: Linear) -> Floats:
+        """Return how often K and V have which magnitude."""
+        counts: Floats = self.tensors[self._cache_name(linear, _HISTOGRAM)].read().astype(np.float32)
+        return counts
 
     def check_cached(self, linears: Sequence[Linear], *, required: bool) -> None:
         """Make sure that what is recorded of caches is of this model, and that it is there if it is ``required``.
@@ -97,9 +103,9 @@ class ActRange:
             else [
                 problem
                 for linear in linears
-                for name in self._cache_names(linear)
-                if required or name in self.tensors
-                for problem in self._tensor_problems(name, _cache_size(linear), _OUTPUT, linear.layout.dtype)
+                for name, size in ((_CACHES[0], 0), (_CACHES[1], 0), (_HISTOGRAM, BINS))
+                if required or self._cache_name(linear, name) in self.tensors
+                for problem in self._cache_problems(linear, name, size or _cache_size(linear))
             ]
         )
         if problems:
@@ -192,11 +198,15 @@ class ActRange:
         module = linear.tensor.sources[index].name.removesuffix(".weight")
         return self._prefixed(f"{module}|{kind}", linear)
 
-    def _cache_names(self, linear: Linear) -> list[str]:
+    def _cache_name(self, linear: Linear, name: str) -> str:
         source = linear.tensor.sources[0].name
         number = _LAYER.search(source)
         assert number is not None  # noqa: S101 - projections are in layers
-        return [self._prefixed(f"{source[: number.end()]}.{name}", linear) for name in _CACHES]
+        return self._prefixed(f"{source[: number.end()]}.{name}", linear)
+
+    def _cache_problems(self, linear: Linear, name: str, size: int) -> Iterator[Problem]:
+        kind = _OUTPUT if name in _CACHES else name[-1]
+        return self._tensor_problems(self._cache_name(linear, name), size, kind, linear.layout.dtype)
 
     def _prefixed(self, plain: str, linear: Linear) -> str:
         prefixed = architecture_of(linear.layout.config).optional_prefix + plain
@@ -227,7 +237,7 @@ def _value_problems(values: Floats, name: str, kind: str, dtype: str) -> Iterato
         return
     elif values.max() <= _NOTHING:
         yield Problem("is all zeros: nothing went through the layer", name, "record with more samples")
-    elif dtype == "float16" and values.max() > _FLOAT16_MAX:
+    elif kind != _HISTOGRAM[-1] and dtype == "float16" and values.max() > _FLOAT16_MAX:
         message = f"reaches {values.max():g}, and activations in float16 end at {_FLOAT16_MAX:g}"
         yield Problem(message, name, "convert to bfloat16, or " + _AGAIN)
 

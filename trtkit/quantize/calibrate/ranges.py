@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trtkit.errors import InputError
+from trtkit.quantize.histogram import BINS, SHIFT
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-K_CACHE, V_CACHE = "k_cache", "v_cache"
-"""Stand for what the cache of a decoder layer keeps: ``|y`` are K and V as cached, ``|x`` is K before the rotation."""
+K_CACHE, V_CACHE, KV_CACHE = "k_cache", "v_cache", "kv_cache"
+"""Stand for what the cache of a decoder layer keeps: ``|y`` are K and V as cached, ``|x`` is K before the rotation,
+``|h`` how often both together have which magnitude."""
 _NOT_FINITE = (
     "leave the sample out; if others fail too, the weights are damaged or overflow: run it in transformers"
 )
@@ -27,6 +29,8 @@ class Ranges:
 
     def __init__(self) -> None:
         self.largest: dict[str, torch.Tensor] = {}
+        self.counts: dict[str, torch.Tensor] = {}
+        """Histograms, by ``name|h``."""
         self.origin = ""
         """The sample in turn, for errors."""
         self.tokens = 0
@@ -60,6 +64,14 @@ class Ranges:
         known = self.largest.get(name)
         self.largest[name] = found if known is None else torch.maximum(known, found)
 
+    def count(self, name: str, values: torch.Tensor) -> None:
+        """Count magnitudes, all finite, by bin."""
+        import torch
+
+        bits = values.abs().float().contiguous().view(torch.int32) >> SHIFT
+        found = torch.bincount(bits.flatten(), minlength=BINS)
+        self.counts[name] = found + self.counts[name] if name in self.counts else found
+
 
 class KvRecorder:
     """Makes caches that keep nothing and tell what they should have kept."""
@@ -90,6 +102,7 @@ class KvRecorder:
         repeats = states.shape[1] // self._num_kv_heads
         rows = states[0, ::repeats].transpose(0, 1).flatten(1)
         self._ranges.see(f"{self._prefix}.{name}|y", rows)
+        self._ranges.count(f"{self._prefix}.{KV_CACHE}|h", rows)
 
 
 def linear_modules(layer: nn.Module, prefix: str) -> dict[str, nn.Module]:

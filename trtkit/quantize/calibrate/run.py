@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.progress import Progress, silent
+from trtkit.errors import EnvironmentLacks
 from trtkit.quantize.calibrate.experts import borrow
 from trtkit.quantize.calibrate.gram import Grams
 from trtkit.quantize.calibrate.head import head_ranges
@@ -75,7 +76,11 @@ class Calibration:
         }
         with opened(out, digest_of(description), self._hidden_states) as state:
             first = state.next_stage
-            _Run(self, Skeleton(self.source, device), state, progress).all_from(first)
+            try:
+                _Run(self, Skeleton(self.source, device), state, progress).all_from(first)
+            except torch.OutOfMemoryError as error:
+                hint = "run it again with a smaller --max-length, or on the CPU: CUDA_VISIBLE_DEVICES="
+                raise EnvironmentLacks("the GPU's memory does not suffice", hint=hint) from error
             unreached = state.notes
             metadata = {METADATA: json.dumps({**description, "borrowed": unreached})}
             state.gather(self.layers.config.num_layers + 1, metadata, out)
@@ -145,9 +150,12 @@ class _Run:
                 self._samples_through(layer, prefix, ranges)
             kinds = self._layers.experts(layer)
             unreached = borrow(ranges.largest, kinds, self._calibration.request.unreached)
-            found = ranges.largest | {
-                f"{name}|w": rows_of(each).abs().amax(1).float() for name, each in modules.items()
-            }
+            counts = {name: each.float() for name, each in ranges.counts.items()}
+            found = (
+                ranges.largest
+                | counts
+                | {f"{name}|w": rows_of(each).abs().amax(1).float() for name, each in modules.items()}
+            )
             found |= keys_before_rotation(self._layers, layer, prefix, found)
             if size:
                 purpose = self._calibration.request.purpose
