@@ -21,6 +21,8 @@ from trtkit.errors import ContractError, Problem, TrtkitError
 
 ProgressCallback = Callable[[str, int, "int | None"], None]
 """``(what, done, total)``; ``total`` is None while unknown."""
+_COUNTS_STEPS = frozenset({"engine"})
+"""Work whose amounts are no bytes."""
 
 
 class Output(str, enum.Enum):
@@ -149,14 +151,15 @@ def _bars() -> Iterator[ProgressCallback]:
     )
 
     class OfBytes(ProgressColumn):
-        """Shows a column for steps that count bytes; others are one step of one."""
+        """Shows a column for work that counts bytes; other work is one step of one, or counts steps."""
 
         def __init__(self, column: ProgressColumn) -> None:
             super().__init__()
             self._column = column
 
         def render(self, task: Task) -> RenderableType:
-            return self._column.render(task) if (task.total or 0) > 1 else ""
+            counts_bytes = (task.total or 0) > 1 and task.description not in _COUNTS_STEPS
+            return self._column.render(task) if counts_bytes else ""
 
     columns = (
         SpinnerColumn(finished_text="✓"),

@@ -147,7 +147,8 @@ def _engine_problems(folder: Path, built: Built, target: Target) -> list[Problem
 def _changes(have: Target, target: Target) -> dict[str, str]:
     """Return the contract's keys that have other values for the target."""
     if target.backend == CPU:
-        return {"engine.backend": CPU, "engine.gpu": "null"}
+        only_rtx = {"engine.targets": "null"} if have.sms else {}
+        return {"engine.backend": CPU, "engine.gpu": "null", **only_rtx}
     changes = {"engine.backend": "tensorrt"} if have.backend in ON_CPUS else {}
     if have.sms and target.sm:
         return {"engine.targets": str(sorted({*have.sms, target.sm}))}

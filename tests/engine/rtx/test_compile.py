@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
-from tests.engine.rtx.conftest import plan_for
+from tests.engine.rtx.conftest import LIMITS, plan_for
 from tests.engine_cpu.formats import QUANTIZERS
 from trtkit.engine.graph.linear import FORMS
-from trtkit.engine.rtx.backend import RtxBackend
+from trtkit.engine.rtx.backend import OnnxBackend, RtxBackend
 from trtkit.engine.rtx.config import ENGINE_FILE
+from trtkit.engine.rtx.elsewhere import PROFILES_FILE, SCRIPT_FILE
 from trtkit.errors import StageError
 
 pytest.importorskip("tensorrt_rtx")
@@ -57,3 +60,46 @@ def test_what_the_compiler_refuses_is_an_error_with_its_reason_and_a_log_that_st
     assert caught.value.path == str(log)
     assert "[ERROR]" in log.read_text()
     assert not (out / ENGINE_FILE).exists()
+
+
+def test_a_gpu_that_the_compiler_does_not_know_gets_a_script_that_makes_the_engine_there(
+    tmp_path, checkpoint
+):
+    folder = checkpoint("sq-qdq")
+    plan = plan_for(folder, gpu="h100-sxm")
+    out = tmp_path / "engine"
+    out.mkdir()
+    facts = RtxBackend().compile(folder, out, plan, silent, tmp_path / "compile.log")
+    assert (facts["engine_sms"], facts["other_sms"]) == ([], [90])
+    assert {path.name for path in out.iterdir()} == set(RtxBackend().files(plan))
+    assert json.loads((out / "config.json").read_text())["runtime"]["engine"] is None
+    # The script, as it lies there, on the one TensorRT that there is without a GPU.
+    job = json.loads((out / PROFILES_FILE).read_text())
+    assert (job["module"], job["sms"]) == ("tensorrt", [])
+    (out / PROFILES_FILE).write_text(json.dumps(job | {"module": "tensorrt_rtx", "sms": [120]}))
+    script = [sys.executable, SCRIPT_FILE, PROFILES_FILE]
+    subprocess.run(script, cwd=out, check=True, capture_output=True)
+    assert (out / ENGINE_FILE).stat().st_size > 0
+
+
+def test_one_engine_for_some_gpus_comes_with_a_script_for_the_others(tmp_path, checkpoint):
+    folder = checkpoint()
+    plan = plan_for(folder, targets=[90, 120])
+    out = tmp_path / "engine"
+    out.mkdir()
+    facts = RtxBackend().compile(folder, out, plan, silent, tmp_path / "compile.log")
+    assert (facts["engine_sms"], facts["other_sms"]) == ([120], [90])
+    assert {ENGINE_FILE, SCRIPT_FILE, PROFILES_FILE} <= {path.name for path in out.iterdir()}
+
+
+def test_the_graph_alone_is_an_engine_for_onnx_runtime(tmp_path, checkpoint):
+    folder = checkpoint("sq-qdq")
+    plan = plan_for(folder, backend="onnx", gpu=None, threads=2)
+    out = tmp_path / "engine"
+    out.mkdir()
+    OnnxBackend().compile(folder, out, plan, silent, tmp_path / "compile.log")
+    assert {path.name for path in out.iterdir()} == set(OnnxBackend().files(plan))
+    config = json.loads((out / "config.json").read_text())
+    assert (config["backend"], config["runtime"]) == ("onnx", {"threads": 2})
+    assert config["graph"] | {"dtype": "float32", "slots": 4, "capacity_tokens": 48} == config["graph"]
+    assert config["graph"]["chunk_tokens"] == LIMITS["max_num_tokens"]

@@ -85,6 +85,7 @@ def compile_model(
             child.kill()
             child.communicate()
     if last.get("event") == "done":
+        report(STEPS, 1, 1)
         return Compilation(
             int(last["engine_bytes"]), last["wall_s"], last["cpu_s"], int(last["peak_rss_bytes"])
         )
