@@ -77,14 +77,11 @@ def test_products_are_between_values_of_the_format(write: Any, name: str) -> Non
     types = {tensor.name: onnx.TensorProto.DataType.Name(tensor.data_type) for tensor in graph.initializer}
     for linear in linears:
         product = made_by[linear]
-        weight = made_by[product.input[1]]
-        if weight.op_type == "Transpose":
-            weight = made_by[weight.input[0]]
-        assert (product.op_type, weight.op_type, types[weight.input[0]]) == (
-            "MatMul",
-            "DequantizeLinear",
-            dtype,
-        )
+        turned = made_by[product.input[1]]
+        weight = made_by[turned.input[0]]
+        operations = [node.op_type for node in (product, turned, weight)]
+        assert operations == ["MatMul", "Transpose", "DequantizeLinear"]
+        assert types[weight.input[0]] == dtype
         if form is not LinearForm.INT4_WEIGHTS:
             restored = made_by[product.input[0]]
             rounded = made_by[restored.input[0]]

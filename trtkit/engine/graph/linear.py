@@ -8,6 +8,7 @@ of each group's inputs, since compilers have no INT4 with zero points.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -190,20 +191,18 @@ def _awq(layer: _Layer, x: Value) -> Value:
     """INT4 with a scale, and maybe a zero point, per group of input columns; scales in the model's data type."""
     info, flags = layer.weight("int8"), layer.quantization
     out, width, size = 2 * info.shape[0], info.shape[1], int(flags.get("group_size", 128))
-    if width % size:
-        message = f"{layer.name} has {width} columns, no multiple of group_size {size}"
+    if width % math.lcm(size, 2):
+        message = f"{layer.name} has {width} columns, no multiple of group_size {size} and 2"
         raise StageError(message, hint="mend config.json")
     groups = width // size
     if flags.get("pre_quant_scale", True):
         x = layer.scaled(x, layer.vector("prequant_scaling_factor", width), "smoothed")
     name = layer.name + ".weights_scaling_factor"
     steps = layer.tensors.vector(name, out * groups, rounded_to=layer.dtype).reshape(out, groups)
-    scale = layer.scale(np.ascontiguousarray(steps.T), "weight_scale")
-    tensor = Tensor(layer.name + ".weight", "int4", (width, out))
+    scale = layer.scale(steps, "weight_scale")
+    tensor = Tensor(layer.name + ".weight", "int4", (out, width))
     weight = layer.graph.streamed(lambda: int4_pieces(info), tensor)
-    # Compilers take blocks of INT4 that lie along the rows of what is multiplied as it is.
-    blocks = layer.dequantized(weight, scale, axis=0, block_size=size)
-    y = layer.graph.node("MatMul", x, blocks, name=layer.name)
+    y = layer.product(x, layer.dequantized(weight, scale, axis=1, block_size=size))
     if not flags.get("has_zero_point", False):
         return y
     zero = layer.tensors.vector(layer.name + ".zero", out * groups, positive=False).reshape(groups, out)
