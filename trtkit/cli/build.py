@@ -14,6 +14,8 @@ import typer
 from trtkit.cli.calibrate import calibration_progress
 from trtkit.cli.console import Output, say, show, show_json, warn
 from trtkit.cli.options import CacheOption, ContractArgument, OutputOption, SetOption
+from trtkit.contract.formats import BackendName
+from trtkit.errors import InputError
 
 if TYPE_CHECKING:
     from trtkit.flow.build import Step
@@ -51,6 +53,9 @@ def build(
     from trtkit.flow.build import preview
 
     file = load_contract(contract, overrides)
+    if (in_container or mpirun) and file.contract.engine.backend is not BackendName.TENSORRT:
+        message = f"the {file.contract.engine.backend.value} back end runs no builder of TensorRT-LLM"
+        raise InputError(message, hint="leave out --in-container and --mpirun")
     store = Store(policy=CachePolicy(cache.value) if cache else None)
     if dry_run or explain:
         steps, warnings = preview(file, store, Builder(in_container, mpirun))

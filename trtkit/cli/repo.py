@@ -29,14 +29,17 @@ def repo(
     """Write configurations and Python models; files that trtkit did not write are left alone."""
     from trtkit.contract import load_contract
     from trtkit.engine.store import Store
+    from trtkit.flow.build import resolve_draft
     from trtkit.flow.chosen import resolve_chosen
     from trtkit.triton import folder
     from trtkit.triton.repository import render
 
+    file, store = load_contract(contract, overrides), Store()
     with progress() as report:
-        _, plan = resolve_chosen(load_contract(contract, overrides), Store(), report)
+        _, plan = resolve_chosen(file, store, report)
+        draft = resolve_draft(file, store, report)
     warn(plan.warnings)
-    files = render(plan)
+    files = render(plan, draft=draft)
     drift = folder.check(files, out)
     result = {"schema": 1, "repository": out, "files": sorted(files), "changed": drift}
     if check and drift:

@@ -46,11 +46,12 @@ def up(
     from trtkit.contract import load_contract
     from trtkit.engine.store import Store
     from trtkit.flow.build import build
-    from trtkit.flow.up import HOST, Load, Ports, serve_and_show
+    from trtkit.flow.up import HOST, Load, Ports, check_served_here, serve_and_show
     from trtkit.triton.ports import choose_ports
 
     choose_ports(("gRPC", "metrics"), (grpc_port, metrics_port), host=HOST)
     file, store = load_contract(contract, overrides), Store()
+    check_served_here(file.contract)
     with calibration_progress() as report:
         built = build(file, store, report)
     warn(built.plan.warnings)

@@ -7,6 +7,7 @@ rebuilds only what follows from it.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,6 +87,16 @@ def resolve(file: ContractFile, store: Store, report: Report) -> tuple[HfCheckpo
     return _plan_for(
         file, resolve_source(file.contract.model.source, file.path.parent, store.root / "source", report)
     )
+
+
+def resolve_draft(file: ContractFile, store: Store, report: Report) -> Plan | None:
+    """Return the plan of the contract's draft model; None without one.
+
+    Raises:
+        InputError: The draft's source or contract is wrong.
+    """
+    draft = Companions.of(file).draft
+    return resolve(draft, store, report)[1] if draft else None
 
 
 def _plan_for(file: ContractFile, folder: Path) -> tuple[HfCheckpoint, Plan]:
@@ -205,7 +216,17 @@ def preview(
     ):
         message = f"calibration needs {', '.join(missing)}, which is not installed"
         warnings.append(Problem(message, hint=INSTALL, severity=Severity.WARNING))
-    return list(_steps(file, ways, store)), tuple(warnings)
+    steps = list(_steps(file, ways, store))
+    return steps, (*warnings, *_lacking(steps))
+
+
+def _lacking(steps: Iterable[Step]) -> Iterator[Problem]:
+    """Warn of programs that are not here, of stages that have to run."""
+    needed = {command[0]: step.stage for step in steps if step.state != "hit" for command in step.commands}
+    for program, name in needed.items():
+        if shutil.which(program) is None:
+            message = f"there is no {program} on PATH, which {name} needs"
+            yield Problem(message, hint="see `trtkit build --in-container`", severity=Severity.WARNING)
 
 
 def _steps(file: ContractFile, ways: Iterable[Way], store: Store) -> Iterator[Step]:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Protocol
 
 from trtkit.bench.account import ClassAccount, Sample, account
 from trtkit.bench.schedule import Shot, poisson_mix
+from trtkit.catalog.trtllm import NEWEST, PROFILES
 from trtkit.contract import Contract
-from trtkit.errors import StageError
+from trtkit.contract.formats import BackendName
+from trtkit.errors import EnvironmentLacks, StageError
 from trtkit.flow.build import BuildOutcome, Report
 
 if TYPE_CHECKING:
@@ -55,6 +57,19 @@ class Viewer(Protocol):
 
     def finished(self, rows: list[ClassAccount]) -> None:
         """The load ended; this is its account."""
+
+
+def check_served_here(contract: Contract) -> None:
+    """Make sure that this machine's tritonserver runs the contract's engine.
+
+    Raises:
+        EnvironmentLacks: It is an engine of TensorRT-LLM, whose back end comes in NVIDIA's image only.
+    """
+    if contract.engine.backend is BackendName.TENSORRT:
+        tag = PROFILES[contract.engine.trtllm or NEWEST].images[-1]
+        message = "the tritonserver of this machine has no back end for engines of TensorRT-LLM"
+        hint = f"run `trtkit build`, serve its repository in nvcr.io/nvidia/tritonserver:{tag}-trtllm-python-py3 at "
+        raise EnvironmentLacks(message, hint=hint + "/model_repo, and put `trtkit proxy` in front")
 
 
 async def serve_and_show(

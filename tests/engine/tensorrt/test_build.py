@@ -87,3 +87,68 @@ def test_a_quantized_contract_passes_its_gate_before_it_is_compiled(tools, contr
     )
     assert code == 0, err
     assert [each["stage"] for each in document["stages"]] == ["convert", "gate", "compile", "repo"]
+
+
+def test_a_dry_run_says_that_the_builder_is_missing(tools, contract, trtkit):
+    tools("nvidia-smi")
+    assert "no trtllm-build on PATH, which compile needs" in trtkit("build", contract(), "--dry-run")[2]
+    tools()
+    assert "on PATH" not in trtkit("build", contract(), "--dry-run")[2]
+
+
+def test_products_and_repositories_verify(tools, contract, build, trtkit):
+    tools()
+    _, document, _ = build(contract(tensor_parallel=2))
+    for each in document["stages"]:
+        assert trtkit("verify", each["path"])[0] == 0, each["stage"]
+    engine = Path(stage(document, "compile")["path"])
+    assert trtkit("verify", engine, "--against", "h100-sxm", "--against", "1.2")[0] == 0
+    assert trtkit("verify", engine, "--against", "l40s")[0] == 6
+    (engine / "rank1.engine").write_bytes((engine / "rank0.engine").read_bytes())
+    code, _, err = trtkit("verify", engine)
+    assert code == 6
+    assert "rank1.engine: holds what belongs into rank0.engine" in err
+
+
+def test_a_timing_cache_is_written_where_the_contract_says(tools, contract, build, tmp_path):
+    tools()
+    cache = tmp_path / "caches" / "model.cache"
+    path = contract(build_flags={"input_timing_cache": str(cache), "output_timing_cache": str(cache)})
+    code, document, _ = build(path)
+    assert code == 4
+    assert "timing cache cannot be written" in document["error"]["message"]
+    cache.parent.mkdir()
+    assert build(path, "--in-container")[0] == 0
+    assert cache.read_bytes() == b"timing"
+
+
+def test_a_relative_timing_cache_is_refused(tools, contract, build):
+    tools()
+    code, document, _ = build(contract(build_flags={"output_timing_cache": "model.cache"}))
+    assert code == 2
+    assert "is relative" in document["error"]["message"]
+
+
+def test_only_this_back_end_has_a_container(tools, contract, build):
+    tools()
+    path = contract()
+    code, document, _ = build(
+        path, "--in-container", "--set", "engine.backend=cpu", "--set", "engine.gpu=null"
+    )
+    assert code == 2
+    assert "leave out --in-container" in document["error"]["hint"]
+
+
+def test_a_whole_road_on_this_machine_ends_before_it_begins(tools, contract, trtkit, tmp_path):
+    tools()
+    code, _, err = trtkit("up", contract())
+    assert code == 4
+    assert "/model_repo" in err
+    assert not (tmp_path / "home" / "convert").exists()
+
+
+def test_the_repository_alone_is_what_the_build_makes(tools, contract, build, trtkit, tmp_path):
+    tools()
+    path = contract()
+    _, document, _ = build(path)
+    assert trtkit("repo", path, "-o", document["repository"], "--check")[0] == 0

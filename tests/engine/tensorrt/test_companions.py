@@ -240,11 +240,13 @@ DRAFTING = {
 }
 
 
-def test_a_draft_model_is_built_beside_and_wired(tools, contract, build, small):
+def test_a_draft_model_is_built_beside_and_wired(tools, contract, build, small, trtkit):
     tools()
     small()
-    code, document, err = build(contract(**DRAFTING))
+    path = contract(**DRAFTING)
+    code, document, err = build(path)
     assert code == 0, err
+    assert trtkit("repo", path, "-o", document["repository"], "--check")[0] == 0
     assert [each["stage"] for each in document["stages"]] == [
         "convert",
         "compile",

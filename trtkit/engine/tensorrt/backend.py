@@ -136,6 +136,7 @@ def check_here(job: Job) -> None:
     needed = ["docker"] if job.in_container else [*(["mpirun"] if job.mpirun else []), BUILDER]
     missing = [name for name in needed if shutil.which(name) is None]
     if not missing:
+        _check_caches(job)
         return
     hint = "install it, or build on a machine that has it"
     if missing[-1] == BUILDER:
@@ -143,6 +144,14 @@ def check_here(job: Job) -> None:
         hint = "add --in-container where docker and the GPU are; it would run this (with a folder for /engine):\n"
         hint += "\n".join(f"    {shlex.join(each)}" for each in here.commands())
     raise EnvironmentLacks(f"there is no {' and no '.join(missing)} on PATH", hint=hint)
+
+
+def _check_caches(job: Job) -> None:
+    """Make sure that the timing cache can be written: the builder notices in the end, and throws the engine away."""
+    for folder in job.cache_folders:
+        if not (os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)):
+            hint = "make that folder, or change engine.build_flags.output_timing_cache"
+            raise EnvironmentLacks("the timing cache cannot be written here", path=folder, hint=hint)
 
 
 def _remove_container(name: str) -> None:

@@ -71,7 +71,7 @@ class Job:
         named = ",".join(each.uuid for each in devices)
         mounts = [f"{self.checkpoint}:{_CHECKPOINT}:ro", f"{self.out}:{_ENGINE}"]
         mounts += [f"{path}:{_LORA / str(index)}:ro" for index, path in enumerate(self.adapters)]
-        mounts += [f"{folder}:{folder}" for folder in self._cache_folders()]
+        mounts += [f"{folder}:{folder}" for folder in self.cache_folders]
         options = [
             ("--name", self.container),
             # Docker reads the value as CSV, in which a list needs quotes.
@@ -89,7 +89,9 @@ class Job:
         words = (word for option in options for word in option)
         return ("docker", "run", "--rm", "--init", *words, target_of(self.plan).image or "")
 
-    def _cache_folders(self) -> list[str]:
+    @property
+    def cache_folders(self) -> list[str]:
+        """Where timing caches are read and written."""
         flags = target_of(self.plan).build_flags
         paths = [str(flags[name]) for name in _CACHES if flags.get(name)]
         return sorted({str(PurePosixPath(path).parent) for path in paths})

@@ -150,9 +150,9 @@ def engine_can_be_served_as_built(contract: Contract, _: ModelConfig, __: Plan) 
         yield Problem(message, f"{_KEY}.weight_streaming", "set gemm_plugin to disable")
 
 
-@warns
+@refuses
 def timing_cache_has_a_place(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
-    """A relative timing cache is written wherever the builder happens to run."""
+    """The builder runs in a folder of its own that goes away, and a relative timing cache with it."""
     for name in ("input_timing_cache", "output_timing_cache"):
         value = contract.engine.build_flags.get(name)
         if isinstance(value, str) and not PurePosixPath(value).is_absolute():
