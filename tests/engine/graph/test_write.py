@@ -144,6 +144,14 @@ def test_a_weight_that_float16_cannot_hold_leaves_no_files(write: Any, tmp_path:
     assert not list((tmp_path / "graph").iterdir())
 
 
+def test_a_smoother_whose_inverse_float16_cannot_hold_is_refused(write: Any) -> None:
+    def shrink(tensors: dict[str, Any]) -> None:
+        tensors["transformer.layers.0.mlp.proj.smoother"][0, 3] = 1e-5
+
+    with pytest.raises(InputError, match="proj/smoothed_factor holds 100000"):
+        write("sq-per-channel", edit=shrink, spec={"dtype": "float16"})
+
+
 def test_without_onnx_the_error_says_what_to_install(write: Any, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(EnvironmentLacks, match="onnx") as caught:

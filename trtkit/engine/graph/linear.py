@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
@@ -26,8 +27,8 @@ from trtkit.errors import StageError
 Floats = npt.NDArray[np.float32]
 
 _INT8_MAX, _FP8_MAX = 127.0, 448.0
-_SMALLEST = 1e-6
-"""Largest magnitude that a token is taken to have at least: it keeps zeros from being divided by zero."""
+_FP8_LEAST = 1 / 512
+"""Largest magnitude that a token is taken to have at least by TensorRT-LLM."""
 
 
 class Linears:
@@ -92,7 +93,8 @@ class _Layer:
         return self.graph.node("MatMul", x, turned, name=self.name)
 
     def scaled(self, x: Value, factors: Floats, part: str) -> Value:
-        return self.graph.node("Mul", x, self.graph.vector(factors), name=f"{self.name}/{part}")
+        factor = self.graph.vector(factors, f"{self.name}/{part}_factor")
+        return self.graph.node("Mul", x, factor, name=f"{self.name}/{part}")
 
     def scale(self, values: Floats, part: str) -> Value:
         """Return steps in the activations' type: with steps of another one compilers and runtimes lose their way."""
@@ -149,7 +151,11 @@ def _smooth_tokens(layer: _Layer, x: Value) -> Value:
     if layer.last not in SMOOTHED:
         layer.tensors.number(layer.shared(INPUT_SCALES[layer.last]))
     scale = np.broadcast_to(layer.vector("per_channel_scale", out, 1), out)
-    return _by_token(layer, _smoothed(layer, x), layer.by_row("int8", scale), _INT8_MAX, "int8")
+    # Only zeros have to be kept from being divided by zero.
+    least = float(ml_dtypes.finfo(numpy_dtype(layer.graph.dtype)).tiny)
+    return _by_token(
+        layer, _smoothed(layer, x), layer.by_row("int8", scale), _Steps("int8", _INT8_MAX, least)
+    )
 
 
 def _smooth_qdq(layer: _Layer, x: Value) -> Value:
@@ -175,15 +181,25 @@ def _fp8_rows(layer: _Layer, x: Value) -> Value:
         low, high = (layer.graph.number(float(bound)) for bound in bounds)
         x = layer.graph.node("Clip", x, low, high, name=layer.name + "/clamped")
     weight = layer.by_row("float8_e4m3fn", layer.vector("per_channel_scale", out))
-    return _by_token(layer, x, weight, _FP8_MAX, "float8_e4m3fn")
+    return _by_token(layer, x, weight, _Steps("float8_e4m3fn", _FP8_MAX, _FP8_LEAST))
 
 
-def _by_token(layer: _Layer, x: Value, weight: Value, largest: float, dtype: str) -> Value:
+class _Steps(NamedTuple):
+    """How a token's values are rounded."""
+
+    dtype: str
+    largest: float
+    """What the token's largest magnitude becomes."""
+    least: float
+    """What that is taken for at least."""
+
+
+def _by_token(layer: _Layer, x: Value, weight: Value, steps: _Steps) -> Value:
     """Multiply tokens that are quantized by their own largest magnitude."""
     graph, name = layer.graph, layer.name
     magnitude = graph.node("ReduceMax", graph.node("Abs", x), graph.ints(-1), keepdims=1)
-    magnitude = graph.node("Max", magnitude, graph.number(_SMALLEST), name=name + "/magnitude")
-    unit = layer.rounded(graph.node("Div", x, magnitude), 1 / largest, dtype)
+    magnitude = graph.node("Max", magnitude, graph.number(steps.least), name=name + "/magnitude")
+    unit = layer.rounded(graph.node("Div", x, magnitude), 1 / steps.largest, steps.dtype)
     return graph.node("Mul", layer.product(unit, weight), magnitude, name=name + "/restored")
 
 

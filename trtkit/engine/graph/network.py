@@ -25,7 +25,7 @@ class Network:
     """One build: the inputs, then layer after layer."""
 
     def __init__(self, checkpoint: TrtllmCheckpoint, spec: GraphSpec) -> None:
-        self.graph = Graph(spec.dtype)
+        self.graph = Graph(spec.dtype, checkpoint.folder)
         self.spec = spec
         self.decoder = Decoder.from_config(checkpoint.config)
         self.vocab_size = int(checkpoint.config["vocab_size"])

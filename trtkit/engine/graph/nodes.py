@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from trtkit.checkpoint.cast import cast
 from trtkit.checkpoint.safetensors import Array, numpy_dtype
 
 Value = str
@@ -62,6 +64,8 @@ class Graph:
 
     dtype: str
     """Of activations."""
+    source: Path
+    """Where constants come from, for errors."""
     inputs: list[Tensor] = field(default_factory=list)
     outputs: list[Tensor] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
@@ -96,11 +100,15 @@ class Graph:
 
     def number(self, value: float) -> Value:
         """Return one number of the activations' type."""
-        return self.constant(np.array(value).astype(numpy_dtype(self.dtype)))
+        return self.vector(np.array(value, np.float32))
 
     def vector(self, values: npt.NDArray[np.float32], name: str = "") -> Value:
-        """Return values in the activations' type."""
-        return self.constant(values.astype(numpy_dtype(self.dtype)), name)
+        """Return values in the activations' type.
+
+        Raises:
+            InputError: One is outside of its range.
+        """
+        return self.constant(cast(values, self.dtype, name=name or "a factor", path=self.source), name)
 
     def constant(self, values: Array, name: str = "") -> Value:
         """Return a constant; without a name of its own it is shared by all who ask for the same."""
