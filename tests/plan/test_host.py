@@ -28,7 +28,7 @@ def test_a_model_that_a_gpu_does_not_hold_whole_is_refused_with_the_parts_and_th
     for part in ("source copy 141", "quantized copy 7", "activations (1 x 512 tokens)", "smoothing peak"):
         assert part in problem.message
     assert "1 x H100 SXM" in problem.message
-    assert "smallest node that holds it" in problem.hint
+    assert "the smallest node that holds it is 4 x H100 SXM" in problem.hint
     assert "--layer-wise" in problem.hint
 
 
@@ -81,7 +81,7 @@ def test_the_smallest_limit_around_the_process_counts(tmp_path, monkeypatch):
     monkeypatch.setattr(host, "_CGROUPS", tmp_path)
     monkeypatch.setattr(host, "_OWN_CGROUP", tmp_path / "own")
     assert (host.host_place().name, host.host_place().memory_bytes) == ("this container", 50_000_000)
-    with pytest.raises(ContractError, match=r"this container has 0\.05 GB"):
+    with pytest.raises(ContractError, match=r"this container has 50 MB"):
         run(FOLDER / "smollm2-135m.json", "--step", "convert")
 
 

@@ -50,7 +50,9 @@ class Need:
 
 
 def gigabytes(size_bytes: int) -> str:
-    """Return a size as people read it: two digits below 10 GB."""
+    """Return a size as people read it: three digits or more."""
+    if size_bytes < 1e9:
+        return f"{size_bytes / 1e6:.0f} MB"
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e10 else f"{size_bytes / 1e9:.2f} GB"
 
 

@@ -18,11 +18,12 @@ class Place:
     name: str
     memory_bytes: int | None
     """What may be used of its memory; None when unknown."""
+    gpu: Gpu | None = None
 
     @classmethod
     def of_gpus(cls, gpu: Gpu, count: int) -> Place:
         """Return some GPUs of one machine."""
-        return cls(f"{count} x {gpu.title}", node_bytes(gpu, count))
+        return cls(f"{count} x {gpu.title}", node_bytes(gpu, count), gpu)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ def refusal(way: Way, *, key: str, instead: Way | None = None) -> Problem:
 
 
 def _ways_out(way: Way, instead: Way | None) -> Iterator[str]:
-    node = smallest_node(way.need, GPUS.values())
+    same = [way.place.gpu] if way.place.gpu else []
+    node = smallest_node(way.need, same) or smallest_node(way.need, GPUS.values())
     if instead is None:
         yield f"a machine with {gigabytes(way.need.total_bytes)} of free memory, or a shorter calibration.max_length"
     elif node is None:
