@@ -28,10 +28,13 @@ class Family:
     fixed_epsilon: tuple[str, ...] = ()
     """Norms with an epsilon of 1e-5, whatever ``norm_epsilon`` says."""
     rotary: bool = True
+    experts: bool = False
+    """The MLP is a mixture of experts."""
 
 
 _LLAMA = Family()
 _GEMMA = Family(scaled_embedding=True)
+_EXPERTS = Family(experts=True)
 FAMILIES: dict[str, Family] = {
     "LlamaForCausalLM": _LLAMA,
     "MistralForCausalLM": _LLAMA,
@@ -48,7 +51,11 @@ FAMILIES: dict[str, Family] = {
         parallel=True, fixed_epsilon=("input_layernorm", "post_attention_layernorm", "ln_f")
     ),
     "FalconForCausalLM": Family(parallel=True, fixed_epsilon=("ln_f", "post_layernorm")),
+    "MixtralForCausalLM": _EXPERTS,
+    "Qwen2MoeForCausalLM": _EXPERTS,
+    "Qwen3MoeForCausalLM": _EXPERTS,
 }
+DENSE = tuple(name for name, family in FAMILIES.items() if not family.experts)
 ACTIVATIONS = {
     "silu": "silu",
     "swiglu": "silu",

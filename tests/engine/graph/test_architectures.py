@@ -26,10 +26,6 @@ from trtkit.errors import ContractError
 from trtkit.plan.resolve import quant_plan
 
 REFUSED = {
-    "mixtral": "moe",
-    "qwen2-moe": "moe",
-    "qwen2-moe-normed": "moe",
-    "qwen3-moe": "moe",
     "gemma2": "attn_logit_softcapping",
     "falcon-rw": "position_embedding_type",
     "phi3-longrope-long": "longrope_scaling_short_factors",
@@ -39,9 +35,9 @@ REFUSED = {
 
 @pytest.fixture
 def checkpoint(build: Any, tmp_path: Any) -> Any:  # noqa: F811 - the fixture
-    def make(name: str) -> Any:
+    def make(name: str, weights: str = "none") -> Any:
         source = HfCheckpoint.open(build(name).folder)
-        convert(source, tmp_path / "out", dtype="float32", recipe=Plain(quant_plan("none")))
+        convert(source, tmp_path / "out", dtype="float32", recipe=Plain(quant_plan(weights)))
         return tmp_path / "out"
 
     return make
@@ -68,3 +64,8 @@ def test_what_no_graph_expresses_is_refused_by_name(checkpoint: Any, tmp_path: A
         write_graph(checkpoint(name), tmp_path, small_spec())
     assert all(problem.hint for problem in caught.value.problems)
     assert not list(tmp_path.glob("model.*"))
+
+
+def test_experts_in_a_format_are_refused(checkpoint: Any, tmp_path: Any) -> None:
+    with pytest.raises(ContractError, match="W8A16: experts"):
+        write_graph(checkpoint("mixtral", "int8-wo"), tmp_path, small_spec())

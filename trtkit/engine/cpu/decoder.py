@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtkit.catalog.formats import BACKENDS
-from trtkit.engine.decoder import ACTIVATIONS, FAMILIES, Decoder, head_size_of, quantization_of
+from trtkit.engine.decoder import ACTIVATIONS, DENSE, Decoder, head_size_of, quantization_of
 from trtkit.engine.rotary import scaling_kind
 from trtkit.errors import StageError
 
@@ -39,9 +39,9 @@ def _refuse(config: Mapping[str, Any]) -> None:
     algo = quantization.get("quant_algo")
     refusals = [
         (
-            config.get("architecture") not in FAMILIES,
+            config.get("architecture") not in DENSE,
             f"architecture {config.get('architecture')!r} is not supported by the CPU back end",
-            f"it runs {', '.join(FAMILIES)}",
+            f"it runs {', '.join(DENSE)}",
         ),
         (
             algo not in QUANT_ALGOS,

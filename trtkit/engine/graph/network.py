@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint
+from trtkit.checkpoint.trtllm_config import read_config
+from trtkit.conventions import CHECKPOINT_CONFIG
 from trtkit.engine.decoder import Decoder
 from trtkit.engine.graph import spec as names
 from trtkit.engine.graph.attention import Attention
 from trtkit.engine.graph.cache import Cache, PagedCache, SlotCache
+from trtkit.engine.graph.experts import Experts
 from trtkit.engine.graph.linear import Linears
 from trtkit.engine.graph.nodes import Graph, Tensor, Value
 from trtkit.engine.graph.norm import Norms
@@ -28,11 +31,13 @@ class Network:
         self.graph = Graph(spec.dtype, checkpoint.folder)
         self.spec = spec
         self.decoder = Decoder.from_config(checkpoint.config)
-        self.vocab_size = int(checkpoint.config["vocab_size"])
+        model = read_config(checkpoint.config, path=checkpoint.folder / CHECKPOINT_CONFIG)
+        self.vocab_size, moe = model.vocab_size, model.moe
         self.cache = CacheSize(self.decoder.num_layers, self.decoder.num_kv_heads, self.decoder.head_size)
         self.tensors = Tensors(checkpoint)
         self.norm = Norms(self.graph, self.decoder, self.tensors)
         self.linear = Linears(self.graph, self.tensors, checkpoint.config)
+        self.experts = Experts(self.graph, self.tensors, self.linear, moe) if moe else None
         self.input_ids = self.graph.input(names.INPUT_IDS, "int64", "batch", "seq")
         self.positions = self.graph.input(names.POSITION_IDS, "int64", "batch", "seq")
         self.attention = Attention(
@@ -115,6 +120,8 @@ class Network:
 
     def mlp(self, x: Value, prefix: str) -> Value:
         """TensorRT-LLM's ``fc`` is the activated branch (Hugging Face ``gate_proj``), its ``gate`` is ``up_proj``."""
+        if self.experts is not None:
+            return self.experts(x, prefix)
         fc = self.linear(x, prefix + "fc")
         if self.decoder.family.fused_gate:
             halves = [prefix + "fc/up", prefix + "fc/gate"]

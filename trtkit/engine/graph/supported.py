@@ -8,7 +8,7 @@ from typing import Any
 
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint, verify
 from trtkit.conventions import CHECKPOINT_CONFIG
-from trtkit.engine.decoder import ACTIVATIONS, FAMILIES, head_size_of, quantization_of
+from trtkit.engine.decoder import ACTIVATIONS, DENSE, FAMILIES, head_size_of, quantization_of
 from trtkit.engine.graph.linear import FORMS
 from trtkit.engine.graph.spec import GraphSpec
 from trtkit.engine.rotary import scaling_kind
@@ -48,10 +48,7 @@ _Found = Iterator[tuple[str, str, str]]
 
 def _model_problems(config: Mapping[str, Any], _: GraphSpec) -> _Found:
     architecture = config.get("architecture")
-    if (config.get("moe") or {}).get("num_experts"):
-        message = "operators of ONNX have no mixture of experts that compilers run as one"
-        yield "moe", message, "use a dense model, or a back end of TensorRT-LLM"
-    elif architecture not in FAMILIES:
+    if architecture not in FAMILIES:
         yield "architecture", f"{architecture} has no graph", f"there is one for {', '.join(FAMILIES)}"
     if config.get("hidden_act", "silu") not in ACTIVATIONS:
         yield (
@@ -83,6 +80,13 @@ def _quantization_problems(config: Mapping[str, Any], _: GraphSpec) -> _Found:
             str(algo), ("it has no graph", "use none, int8-wo, int8-sq, fp8 or int4-awq")
         )
         yield "quantization.quant_algo", f"{algo}: {why}", f"{hint} for quantization.weights"
+    elif config.get("architecture") not in DENSE and algo not in {None, "NO_QUANT"}:
+        message = f"{algo}: experts have a graph in floating point only"
+        yield (
+            "quantization.quant_algo",
+            message,
+            "use `quantization.weights: none`, or a back end of TensorRT-LLM",
+        )
     if (config.get("trtkit") or {}).get("layout"):
         message = "weights lie as one family of GPUs wants them"
         yield "trtkit.layout", message, "convert again without a target GPU"
