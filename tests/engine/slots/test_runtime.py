@@ -6,15 +6,20 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.engine.slots.conftest import SLOTS
+from tests.engine.slots.conftest import SLOTS, write_engine
+from tests.engine_cpu.conftest import tiny_config, tiny_tensors, write_checkpoint
+from tests.engine_cpu.formats import quantized
 from tests.engine_cpu.test_runtime import wait_until
 from trtkit.engine.inflight.request import FinishReason
 from trtkit.engine.serving import open_engine
 from trtkit.engine.slots.executor import Batch
+from trtkit.engine.slots.folder import SlotFolder
+from trtkit.engine.slots.ort import OrtExecutor
 from trtkit.errors import InputError, StageError
 
 RNG = np.random.default_rng(3)
 PROMPTS = [RNG.integers(0, 400, size).tolist() for size in (5, 31, 47, 48, 49, 96, 150, 190) * 2]
+PLAIN = {"none": None, "int8-wo": "W8A16"}
 SAMPLED = {"temperature": 1.5, "top_k": 50, "top_p": 0.95, "seed": 11}
 
 
@@ -51,21 +56,29 @@ def test_tokens_do_not_depend_on_company(client, fields):
     assert len({tuple(tokens) for tokens in alone}) > 8
 
 
-def test_logits_do_not_depend_on_company(client):
-    """Bit for bit, which is more than tokens tell."""
-    executor = client.engine._executor
+@pytest.mark.parametrize(
+    "name", ["none", "int8-wo", "sq-per-channel-per-token", "sq-qdq", "fp8", "fp8-rowwise", "awq"]
+)
+def test_logits_do_not_depend_on_company(slots_plan, tmp_path, name):
+    """Bit for bit: what differs in the last one may be rounded to another INT8 number in the next layer."""
+    if name in PLAIN:
+        config = tiny_config(quantization={"quant_algo": PLAIN[name], "kv_cache_quant_algo": None})
+        tensors = tiny_tensors(config)
+    else:
+        config, tensors = quantized(name)
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", config, tensors)
+    executor = OrtExecutor(SlotFolder.open(write_engine(checkpoint, tmp_path / "onnx", slots_plan)))
+    prompts = [prompt[: 20 + 7 * slot] for slot, prompt in enumerate(PROMPTS[3:8])]
+    for slot, prompt in enumerate(prompts):
+        executor.run(Batch("prefill", slot, [prompt], [0]))
 
-    def logits(first, rows, at):
-        for slot in range(first, first + rows):
-            executor.run(Batch("prefill", slot, [PROMPTS[slot][:20]], [0]))
-        executor.run(Batch("prefill", at, [PROMPTS[6][:40]], [0]))
-        tokens, lengths = [[9]] * rows, [20] * rows
-        lengths[at - first] = 40
-        return executor.run(Batch("decode", first, tokens, lengths))[at - first]
+    def logits(first, end):
+        lengths = [len(prompt) for prompt in prompts[first:end]]
+        return executor.run(Batch("decode", first, [[9]] * len(lengths), lengths))
 
-    alone = logits(3, 1, 3)
-    for first, rows in ((2, 2), (0, 4), (0, 6), (3, 3)):
-        assert np.array_equal(logits(first, rows, 3), alone)
+    alone = [logits(slot, slot + 1)[0] for slot in range(5)]
+    for first, end in ((0, 2), (1, 4), (0, 5)):
+        assert np.array_equal(logits(first, end), alone[first:end])
 
 
 def test_a_bad_word_is_stepped_around(client):
