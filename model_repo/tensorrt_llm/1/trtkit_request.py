@@ -4,7 +4,7 @@
 from trtkit_io import Refusal, array, refuse_above, refuse_inputs, required
 from trtkit_text import decode_word_list
 
-from trtkit.engine.cpu.request import GenerationRequest
+from trtkit.engine.inflight.request import GenerationRequest
 
 UNSUPPORTED = [
     "encoder_input_features",
@@ -64,7 +64,7 @@ def flag(request, name, *, default=False):
 
 
 def check_supported(request):
-    """Raise Refusal for what the CPU engine cannot honour."""
+    """Raise Refusal for what no engine of trtkit can honour."""
     refuse_inputs(request, UNSUPPORTED)
     refuse_above(request, {"beam_width": 1, "num_return_sequences": 1})
 

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from trtkit_drafting import Drafting, guesses_of
 from trtkit_io import (
     SPELL_CODE,
     Refusal,
@@ -45,6 +46,7 @@ class TritonPythonModel:
         """Load the tokenizer and start the threads."""
         settings = Settings(args)
         self._engine = settings.text("tensorrt_llm_model_name", "tensorrt_llm")
+        self._draft = settings.text("tensorrt_llm_draft_model_name")
         self._accumulate = settings.flag("accumulate_tokens", default=False)
         self._tokenizer = TextTokenizer(
             settings.path("tokenizer_dir"),
@@ -72,8 +74,8 @@ class TritonPythonModel:
         try:
             self._check(request)
             prepared = self._preprocess(request, relay)
-            child = self._child(request, relay, prepared)
-            relay.run(self._resting.responses(child), streaming=_flag(request, "stream"))
+            streaming = _flag(request, "stream")
+            relay.run(self._answers(request, relay, prepared, streaming), streaming=streaming)
         except Exception as error:
             relay.reply.fail(error)
         finally:
@@ -82,7 +84,8 @@ class TritonPythonModel:
 
     def _check(self, request):
         refuse_inputs(request, UNSUPPORTED)
-        refuse_above(request, {"num_draft_tokens": 0, "beam_width": 1, "num_return_sequences": 1})
+        drafts = {} if self._draft else {"num_draft_tokens": 0}
+        refuse_above(request, {**drafts, "beam_width": 1, "num_return_sequences": 1})
         required(request, "text_input")
         max_tokens = int(required(request, "max_tokens").min())
         if max_tokens < 1:
@@ -101,7 +104,28 @@ class TritonPythonModel:
             raise child_error(answer, TO_PREPROCESSING)
         return answer
 
-    def _child(self, request, relay, prepared):
+    def _answers(self, request, relay, prepared, streaming):
+        inputs = self._inputs(request, prepared)
+        if guesses := guesses_of(request):
+            drafting = Drafting(
+                relay,
+                self._resting.responses,
+                inputs,
+                target=self._engine,
+                draft=self._draft,
+                guesses=guesses,
+            )
+            return drafting.answers(streaming=streaming)
+        child = pb_utils.InferenceRequest(
+            model_name=self._engine,
+            request_id=relay.request_id,
+            requested_output_names=relay.wanted_outputs(request),
+            inputs=inputs,
+            parameters=parameters(request) | {SPELL_CODE: True},
+        )
+        return self._resting.responses(child)
+
+    def _inputs(self, request, prepared):
         batch = len(array(request, "text_input"))
         inputs = [
             pb_utils.Tensor(name, values.as_numpy())
@@ -112,13 +136,7 @@ class TritonPythonModel:
             if (values := array(request, source)) is not None:
                 # Scalars arrive without their last dimension, which the engine model wants from its clients.
                 inputs.append(pb_utils.Tensor(name, values.reshape(batch, 1) if values.ndim == 1 else values))
-        return pb_utils.InferenceRequest(
-            model_name=self._engine,
-            request_id=relay.request_id,
-            requested_output_names=relay.wanted_outputs(request),
-            inputs=inputs,
-            parameters=parameters(request) | {SPELL_CODE: True},
-        )
+        return inputs
 
     def _watch(self, period_s):
         while not self._closing.wait(period_s):

@@ -19,6 +19,11 @@ class Relay:
         self._texts = defaultdict(str)
         self._client_gone = False
 
+    @property
+    def is_gone(self):
+        """Whether the client was noticed to have cancelled."""
+        return self._client_gone
+
     def notice_client_gone(self):
         """Return whether the client has cancelled."""
         self._client_gone = self._client_gone or self.reply.is_cancelled()
