@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,9 @@ REFUSED = {
 
 @pytest.fixture
 def checkpoint(build: Any, tmp_path: Any) -> Any:  # noqa: F811 - the fixture
-    def make(name: str, weights: str = "none") -> Any:
+    def make(name: str) -> Any:
         source = HfCheckpoint.open(build(name).folder)
-        convert(source, tmp_path / "out", dtype="float32", recipe=Plain(quant_plan(weights)))
+        convert(source, tmp_path / "out", dtype="float32", recipe=Plain(quant_plan("none")))
         return tmp_path / "out"
 
     return make
@@ -67,5 +68,9 @@ def test_what_no_graph_expresses_is_refused_by_name(checkpoint: Any, tmp_path: A
 
 
 def test_experts_in_a_format_are_refused(checkpoint: Any, tmp_path: Any) -> None:
+    folder = checkpoint("mixtral")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization"]["quant_algo"] = "W8A16"
+    (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ContractError, match="W8A16: experts"):
-        write_graph(checkpoint("mixtral", "int8-wo"), tmp_path, small_spec())
+        write_graph(folder, tmp_path, small_spec())
