@@ -98,10 +98,73 @@ def test_a_program_gets_every_candidate_with_what_it_needs_to_choose():
 
 
 def test_the_catalog_is_listed():
-    assert "rtx-pro-6000" in run(CONFIG, "--gpu", "list").stdout
+    assert "rtx-pro-6000" in run("--gpu", "list").stdout
+    with pytest.raises(InputError, match="missing"):
+        run()
 
 
 def test_a_measurement_is_taken_from_a_file(tmp_path):
-    file = tmp_path / "speed.json"
-    file.write_text(json.dumps({"source": "a run", "prefill_ms": [1, 0.1, 0], "step_ms": [9, 0, 0]}))
-    assert "measured on this engine: a run" in run(CONFIG, "--gpu", "h200", "--calibration", file).stdout
+    file, asked = tmp_path / "speed.json", (CONFIG, "--gpu", "h200")
+    engine = json.loads(run(*asked, "--output", "json").stdout)["engine"]
+    speed = {"source": "a run", "prefill_ms": [1, 0.1, 0], "step_ms": [9, 0, 0], "engine": engine}
+    file.write_text(json.dumps(speed))
+    assert "measured on this engine: a run" in run(*asked, "--calibration", file).stdout
+    with pytest.raises(InputError, match="measured on another engine: tensor_parallel 1"):
+        run(*asked, "--tp", 2, "--calibration", file)
+
+
+SMALL = str(FOLDER / "smollm2-135m.json")
+WORK = ("--prompt-tokens", 100, "--output-tokens", 5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ((SMALL, *WORK), "--calibration"),
+        ((SMALL, "--silicon"), "--calibration"),
+        ((CONFIG, "--compare", "--silicon"), "--silicon"),
+        ((CONFIG, "--compare", "--calibration", "x"), "--calibration"),
+        ((CONFIG, "--compare", "--solve", "gpu"), "--solve"),
+        ((CONFIG, "--compare", "--step", "convert"), "--step"),
+        ((CONFIG, "--solve", "gpu", "--gpu", "h200"), "--gpu"),
+        ((CONFIG, "--solve", "tensor_parallel", "--gpu", "h200", "--tp", 2), "--tp"),
+        ((CONFIG, "--solve", "gpu", "--silicon"), "--silicon"),
+        ((CONFIG, "--step", "convert", *WORK), "--prompt-tokens"),
+        ((CONFIG, "--gpu", "h200", "--silicon", "--calibration", "x"), "--silicon"),
+        ((CONFIG, "--weights", "int8-wo", "--set", "quantization.weights=fp8"), "--weights"),
+        ((CONFIG, "--gpu", "h200", "--prompt-tokens", 5), "--output-tokens"),
+        ((CONFIG, "--config", SMALL), "config"),
+    ],
+)
+def test_an_option_without_effect_is_refused_by_name(arguments, name):
+    with pytest.raises(InputError) as caught:
+        run(*arguments)
+    assert name in str(caught.value)
+
+
+def test_a_comparison_is_narrowed_by_what_is_named():
+    rows = json.loads(run(CONFIG, "--compare", "--gpu", "h200", "--tp", 2, "--output", "json").stdout)[
+        "candidates"
+    ]
+    assert {(row["gpu"], row["tensor_parallel"]) for row in rows} == {("h200", 2)}
+    with pytest.raises(InputError, match="no GPU of the catalog"):
+        run(CONFIG, "--compare", "--gpu", "h20000")
+
+
+def test_the_smallest_gpu_is_one_for_tensorrt():
+    solved = json.loads(run(CONFIG, "--solve", "gpu", "--output", "json").stdout)
+    assert solved["plan"]["backend"] == "tensorrt"
+    assert solved["solution"]["gpu"] == solved["plan"]["gpu"]
+
+
+def test_what_is_wrong_with_an_option_is_not_blamed_on_the_model():
+    with pytest.raises(ContractError) as caught:
+        run(CONFIG, "--gpu", "h200", "--set", "engine.limits.max_batch_size=x")
+    assert not caught.value.problems[0].file
+
+
+def test_a_reader_sees_why_values_are_what_they_are():
+    text = run(CONFIG, "--gpu", "h200").stdout
+    assert "not given: trtkit's own; the model has 131,072" in text
+    assert "pace" in run(SMALL).stdout
+    assert "unknown" in run(SMALL).stdout

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.plan.published import published
-from trtkit.catalog.formats import BACKENDS, WEIGHTS
+from trtkit.catalog.formats import BACKENDS
 from trtkit.contract import load_contract
 from trtkit.plan import Machine, Plan, make_plan
 
@@ -75,7 +75,8 @@ def test_there_is_one_for_the_cpu_in_every_format_it_runs():
     formats = {
         load_contract(path).contract.quantization.weights.value for path in CONTRACTS if "__cpu" in path.name
     }
-    assert formats == set(BACKENDS["cpu"].weights) <= set(WEIGHTS)
+    # GPTQ comes from sources that have it, and 576 channels are no multiple of the groups of 128 that W4A8 has.
+    assert formats == set(BACKENDS["cpu"].weights) - {"int4-gptq", "w4a8-awq"}
 
 
 def test_no_golden_plan_is_left_behind():

@@ -111,7 +111,14 @@ CASES = [
     case("workers_have_ranks", f"{FLAGS}.workers", build_flags={"workers": 4}),
     case("promises_can_be_kept", "classes.a.ttft_ms", classes={"a": {"priority": 1, "ttft_ms": 1}}),
     case("promises_can_be_kept", "classes.a.tpot_ms", classes={"a": {"priority": 1, "tpot_ms": 0.5}}),
-    case("memory_holds_all", "engine.limits", "llama-3.3-70b"),
+    case("memory_holds_all", "engine.tensor_parallel", "llama-3.3-70b"),
+    case("promises_can_be_kept", "classes.a.deadline_ms", classes={"a": {"priority": 1, "deadline_ms": 1}}),
+    case("context_logits_are_small", f"{FLAGS}.gather_context_logits", gpu="l40s",
+         build_flags={"gather_context_logits": True}),
+    case("pool_holds_sequence", "engine.kv_cache.max_bytes", pool={"max_bytes": 1}),
+    case("pool_holds_sequence", "engine.kv_cache.max_tokens", pool={"max_tokens": 64}),
+    case("pool_holds_sequence", "engine.kv_cache.memory_fraction", pool={"memory_fraction": 0.0001}),
+    case("pool_holds_sequence", "engine.limits.max_seq_len", gpu="l4", limits={"max_seq_len": 131072}),
     case("sequence_fits_model", "engine.limits.max_seq_len", "llama-2-7b", limits={"max_seq_len": 5000}),
 ]  # fmt: skip
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plan.published import FOLDER, published
+from trtkit.catalog.formats import WEIGHTS
 from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.catalog.silicon import silicon_table
@@ -20,8 +21,9 @@ from trtkit.errors import EnvironmentLacks, InputError
 from trtkit.flow.silicon import PYTHON, silicon_fit
 from trtkit.plan.fit import fit_prefill, fit_step
 from trtkit.plan.resolve import quant_plan
-from trtkit.plan.silicon import PEAK, find_fit, shape_of, share_of_peak
+from trtkit.plan.silicon import PEAK, find_fit, peak_rate, shape_of, share_of_peak
 from trtkit.plan.speed import Roofline, speed_of
+from trtkit.plan.types import Basis
 
 SHIPPED = silicon_table().cells
 FP8 = quant_plan("fp8", "fp8")
@@ -37,25 +39,36 @@ def test_a_model_of_the_same_sizes_is_found_and_any_other_is_not():
 
 
 def test_what_is_not_in_the_table_is_a_roofline_that_says_so():
-    speed = speed_of(published("gemma-2-9b"), GPUS["h100-sxm"], ONE_RANK, FP8, "bfloat16")
+    speed = speed_of(published("gemma-2-9b"), GPUS["h100-sxm"], ONE_RANK, FP8, "bfloat16", backend="tensorrt")
     assert isinstance(speed, Roofline)
     assert "roofline" in speed.source
     assert 0.2 < speed.share.step < 1
 
 
 @pytest.mark.parametrize(
-    ("gpu", "weights", "text"),
+    ("gpu", "weights", "text", "basis"),
     [
-        ("h200", "fp8", "h200 reaches with fp8"),
-        ("h200", "int8-sq", "other formats"),
-        ("l4", "fp8", "other GPUs"),
+        ("h200", "fp8", "h200 reaches with fp8", Basis.ROOFLINE),
+        ("h200", "int8-sq", "h200 reaches with formats of the same rate", Basis.GUESS),
+        ("l4", "fp8", "another GPU reaches with fp8", Basis.GUESS),
     ],
 )
-def test_the_share_of_the_roofline_is_the_nearest_that_is_known(gpu, weights, text):
+def test_the_share_of_the_roofline_is_the_nearest_that_is_known(gpu, weights, text, basis):
     share = share_of_peak(gpu, weights)
     assert text in share.text
+    assert share.basis is basis
     assert 0.2 < share.prefill < 1.05
     assert 0.2 < share.step < 1.05
+
+
+@pytest.mark.parametrize("gpu", silicon_table().shares)
+@pytest.mark.parametrize("weights", WEIGHTS)
+def test_a_borrowed_share_is_no_larger_than_what_it_was_borrowed_from(gpu, weights):
+    own, share = silicon_table().shares[gpu], share_of_peak(gpu, weights)
+    rate = peak_rate(GPUS[gpu], weights)
+    alike = [each for name, each in own.items() if peak_rate(GPUS[gpu], name) == rate]
+    if weights not in own:
+        assert all(share.prefill <= each[0] and share.step <= each[1] for each in alike)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.plan.published import published
@@ -12,9 +12,9 @@ from trtkit.plan import Machine
 from trtkit.plan.chart import page
 from trtkit.plan.compare import Field, best_of_each, compare
 from trtkit.plan.render import render_candidates
-from trtkit.plan.resolve import outline
-from trtkit.plan.solve import Unknown, changed, fits, full_sequences, solve
-from trtkit.plan.types import Workload
+from trtkit.plan.silicon import peak_rate
+from trtkit.plan.solve import Unknown, changed, holds_batch, problems_of, solve
+from trtkit.plan.types import Basis, Workload
 
 MACHINE = Machine(cores=2, memory_bytes=None)
 MODEL, LARGE = published("llama-3.1-8b"), published("llama-3.3-70b")
@@ -29,33 +29,67 @@ def contract(contract_with, gpu="l40s", limits=None, quantization=FP8, **engine)
 @given(length=st.integers(256, 8192), gpu=st.sampled_from(["l4", "l40s", "h100-sxm", "h200"]))
 def test_the_largest_batch_is_where_the_forward_plan_stops(contract_with, length, gpu):
     asked = contract(contract_with, gpu, {"max_seq_len": length})
-    batch = solve(Unknown.MAX_BATCH_SIZE, asked, MODEL, MACHINE).value
-
-    def held(size):
-        return full_sequences(outline(changed(asked, max_batch_size=size), MODEL, MACHINE))
-
-    assert held(batch) >= batch
-    assert held(batch + 1) < batch + 1
+    answer = solve(Unknown.MAX_BATCH_SIZE, asked, MODEL, MACHINE)
+    assert holds_batch(answer.contract, MODEL, MACHINE)
+    assert not holds_batch(changed(asked, max_batch_size=answer.value + 1), MODEL, MACHINE)
 
 
-@given(batch=st.integers(8, 256))
-def test_the_longest_sequence_is_where_the_forward_plan_stops(contract_with, batch):
-    asked = contract(contract_with, limits={"max_batch_size": batch})
-    length = solve(Unknown.MAX_SEQ_LEN, asked, MODEL, MACHINE).value
+SHAPES = ("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens")
+SIZES = st.one_of(st.none(), st.integers(1, 9000))
 
-    def held(size):
-        return full_sequences(outline(changed(asked, max_seq_len=size, max_batch_size=batch), MODEL, MACHINE))
 
-    assert held(length) >= batch
-    assert length == MODEL.max_position_embeddings or held(length + 1) < batch
+@given(
+    name=st.sampled_from(["llama-3.1-8b", "mistral-7b-v0.1", "gemma-2-9b"]),
+    unknown=st.sampled_from([Unknown.MAX_BATCH_SIZE, Unknown.MAX_SEQ_LEN]),
+    limits=st.fixed_dictionaries(dict.fromkeys(SHAPES, SIZES)),
+    prompt=SIZES,
+)
+@settings(max_examples=60, deadline=None)
+def test_an_answer_is_planned_and_one_more_is_not(contract_with, name, unknown, limits, prompt):
+    model, classes = published(name), {"a": {"priority": 1, "ttft_ms": 500, "max_prompt_tokens": prompt}}
+    given = {key: value for key, value in limits.items() if value is not None}
+    engine = {"backend": "tensorrt", "gpu": "l40s", "limits": given}
+    asked = contract_with(engine=engine, classes=classes)
+    try:
+        answer = solve(unknown, asked, model, MACHINE)
+    except InputError:
+        return
+    assert holds_batch(answer.contract, model, MACHINE)
+    more = changed(answer.contract, **{unknown.value: answer.value + 1})
+    assert not holds_batch(more, model, MACHINE)
+
+
+@pytest.mark.parametrize(
+    ("unknown", "limits", "largest"),
+    [
+        (Unknown.MAX_BATCH_SIZE, {"max_num_tokens": 64, "max_seq_len": 256}, 64),
+        (Unknown.MAX_SEQ_LEN, {"max_input_len": 8000, "max_batch_size": 10}, None),
+    ],
+)
+def test_limits_bound_the_answer(contract_with, unknown, limits, largest):
+    answer = solve(unknown, contract(contract_with, limits=limits), MODEL, MACHINE)
+    assert answer.value == largest or (largest is None and answer.value > 8000)
+
+
+def test_what_no_value_cures_is_shown_as_it_is(contract_with):
+    for unknown in Unknown:
+        wrong = contract(contract_with, "a100-80", build_flags={"nope": 1})
+        with pytest.raises(ContractError) as caught:
+            solve(unknown, wrong, MODEL, MACHINE)
+        assert "engine.build_flags.nope" in {each.key for each in caught.value.problems}
+
+
+def test_ranks_are_no_question_where_there_is_one(contract_with, smollm2):
+    with pytest.raises(InputError, match="one rank"):
+        solve(Unknown.TENSOR_PARALLEL, contract_with(), smollm2, MACHINE)
 
 
 def test_the_fewest_ranks_and_the_smallest_gpu_are_those_that_fit(contract_with):
     asked = contract(contract_with, "h100-sxm", {"max_batch_size": 32}, quantization={})
     answer = solve(Unknown.TENSOR_PARALLEL, asked, LARGE, MACHINE)
     assert answer.value == 2
-    assert fits(answer.contract, LARGE, MACHINE)
-    assert not fits(changed(asked, tensor_parallel=1), LARGE, MACHINE)
+    assert not problems_of(answer.contract, LARGE, MACHINE)
+    assert problems_of(changed(asked, tensor_parallel=1), LARGE, MACHINE)
     smallest = solve(Unknown.GPU, asked, LARGE, MACHINE).value
     assert smallest == "h200"
 
@@ -69,9 +103,8 @@ def test_a_cpu_solves_too(contract_with, smollm2):
 @pytest.mark.parametrize("unknown", list(Unknown))
 def test_no_answer_is_an_answer(contract_with, unknown):
     huge = published("llama-3.1-405b")
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match="fix:"):
         solve(unknown, contract(contract_with, "l4", quantization={}), huge, MACHINE)
-    assert caught.value.hint
 
 
 def test_a_target_that_is_none_is_refused_here_too(contract_with):
@@ -92,6 +125,43 @@ def test_a_comparison_has_every_way_with_the_reason_of_those_that_cannot_be(cand
     (refused,) = [each for each in candidates if each.plan is None and each.weights == "fp8"]
     assert refused.gpu.name == "a100-80"
     assert "FP8" in refused.why_not
+
+
+def test_a_rate_per_gpu_counts_every_gpu(contract_with):
+    asked = contract(contract_with, "h200", pipeline_parallel=2)
+    for each in compare(asked, MODEL, MACHINE, Field(("h200",), ("none", "fp8"), (1, 2))):
+        summary = each.summary()
+        assert each.per_gpu * each.tp * 2 == pytest.approx(each.requests_per_s)
+        assert (summary["gpus"], summary["pipeline_parallel"]) == (2 * each.tp, 2)
+        assert f"{each.tp} x 2" in render_candidates([each])
+
+
+@pytest.mark.parametrize("gpu", ["a100-80", "l40s", "h100-sxm", "h200", "b200"])
+def test_no_guess_goes_before_what_is_known_at_the_same_peak(contract_with, gpu):
+    field = Field((gpu,), workload=Workload(2000, 300))
+    found = compare(contract(contract_with, gpu, quantization={}), MODEL, MACHINE, field)
+    rows = [each for each in found if each.plan is not None and each.kept]
+    known = [(place, each) for place, each in enumerate(rows) if each.basis is not Basis.GUESS]
+    assert known
+    for place, guess in enumerate(rows):
+        if guess.basis is Basis.GUESS:
+            rate = peak_rate(guess.gpu, guess.weights)
+            alike = [at for at, each in known if peak_rate(each.gpu, each.weights) >= rate]
+            assert not alike or min(alike) < place
+
+
+def test_a_format_of_the_cache_that_a_gpu_has_not_is_said(contract_with):
+    asked = contract(contract_with, "h200", quantization={"kv_cache": "int8"})
+    rows = [each for each in compare(asked, MODEL, MACHINE, Field(("b200",), ("none",), (1,))) if each.plan]
+    assert (rows[0].kv_cache, rows[0].summary()["kv_cache_asked"]) == ("auto", "int8")
+    assert "b200: no int8 KV cache" in render_candidates(rows)
+
+
+def test_every_reason_is_told(contract_with):
+    asked = contract(contract_with, "l4", quantization={}, build_flags={"nope": 1})
+    (each,) = compare(asked, LARGE, MACHINE, Field(("l4",), ("none",), (1,)))
+    assert "nope" in each.why_not
+    assert "weights" in each.why_not
 
 
 def test_those_that_keep_the_promises_come_first_by_rate(candidates):

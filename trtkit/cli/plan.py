@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,8 +17,22 @@ from trtkit.errors import InputError
 
 if TYPE_CHECKING:
     from trtkit.flow.plan import Question
+    from trtkit.plan.compare import Field
 
 _TARGET, _ASK = "Target", "Questions"
+_RATES = dict.fromkeys(
+    ("--calibration", "--silicon"), "it is the speed of one engine, and others are asked for"
+)
+_NO_RATES = dict.fromkeys(
+    ("--calibration", "--silicon", "--prompt-tokens", "--output-tokens"), "memory does not depend on speed"
+)
+_USELESS: Mapping[str, Mapping[str, str]] = {
+    "--compare": _RATES,
+    "--solve gpu": {**_RATES, "--gpu": "it is what is asked for"},
+    "--solve tensor_parallel": {**_RATES, "--tp": "it is what is asked for"},
+    "--step": _NO_RATES,
+}
+"""Options that a question has no use for, and why."""
 
 
 class Step(str, enum.Enum):
@@ -29,9 +43,11 @@ class Step(str, enum.Enum):
 
 
 _Subject = Annotated[
-    Path,
+    Path | None,
     typer.Argument(
-        metavar="CONTRACT|CONFIG.json", help="Contract, or a model's config.json (or its folder) alone."
+        metavar="CONTRACT|CONFIG.json",
+        help="Contract, or a model's config.json (or its folder) alone.",
+        show_default=False,
     ),
 ]
 _Config = Annotated[
@@ -45,7 +61,12 @@ _Gpu = Annotated[
     str | None, typer.Option(help="Override engine.gpu; `list` shows the catalog.", rich_help_panel=_TARGET)
 ]
 _Weights = Annotated[
-    WeightFormat | None, typer.Option(help="Override quantization.weights.", rich_help_panel=_TARGET)
+    str | None,
+    typer.Option(
+        metavar="|".join(each.value for each in WeightFormat),
+        help="Override quantization.weights.",
+        rich_help_panel=_TARGET,
+    ),
 ]
 _Kv = Annotated[
     KvCacheFormat | None, typer.Option(help="Override quantization.kv_cache.", rich_help_panel=_TARGET)
@@ -93,7 +114,7 @@ def register(app: typer.Typer) -> None:
 
 
 def plan(
-    contract: _Subject,
+    contract: _Subject = None,
     overrides: SetOption = [],  # noqa: B006
     config: _Config = None,
     backend: _Backend = None,
@@ -116,38 +137,77 @@ def plan(
     if gpu == "list":
         _list_gpus(output)
         return
-    if html is not None and not compare:
-        raise InputError("--html draws a comparison", hint="give --compare too")
-    if layer_wise and step is not Step.QUANTIZE:
-        raise InputError("--layer-wise is a way to calibrate", hint="give --step quantize too")
+    if contract is None:
+        hint = "name a YAML file, or a model's config.json"
+        raise InputError("nothing to plan: the contract is missing", hint=hint)
+    _check_options({
+        "--html": html, "--layer-wise": layer_wise, "--compare": compare, "--solve": solve, "--step": step,
+        "--calibration": calibration, "--silicon": silicon, "--prompt-tokens": prompt_tokens,
+        "--output-tokens": output_tokens, "--gpu": gpu, "--tp": tp,
+    })  # fmt: skip
     # Of a model alone a GPU says what is meant.
     alone = contract.suffix == ".json" or contract.is_dir()
     implied = "tensorrt" if gpu and alone else None
     given = {
-        "engine.backend": backend or implied,
-        "engine.gpu": gpu,
-        "quantization.weights": weights,
-        "quantization.kv_cache": kv_cache,
-        "engine.tensor_parallel": tp,
+        "engine.backend": ("--backend", backend or implied),
+        "engine.gpu": ("--gpu", gpu),
+        "quantization.weights": ("--weights", weights),
+        "quantization.kv_cache": ("--kv-cache", kv_cache),
+        "engine.tensor_parallel": ("--tp", tp),
     }
-    question = _ask(contract, [*overrides, *_overrides(given)], config)
+    question = _ask(contract, [*overrides, *_overrides(given, overrides)], config)
     question = _with_workload(question, prompt_tokens, output_tokens, calibration)
     if silicon:
         question = question.with_silicon()
     if step is not None:
         _step(question, step, layer_wise, output)
     elif compare:
-        _compare(question, html, output)
+        _compare(question, _field(gpu, weights, tp), html, output)
     elif solve is not None:
         _solve(question, solve, output)
     else:
         _plan(question, output)
 
 
-def _overrides(given: dict[str, Any]) -> Iterator[str]:
-    for key, value in given.items():
-        if value is not None:
-            yield f"{key}={getattr(value, 'value', value)}"
+def _check_options(given: Mapping[str, Any]) -> None:
+    """Refuse an option that would have no effect beside the others."""
+    asked = [name for name, value in given.items() if value is not None and value is not False]
+    questions = [name for name in ("--compare", "--solve", "--step") if name in asked]
+    if len(questions) > 1:
+        raise InputError(f"{' and '.join(questions)} are two questions", hint="ask one after the other")
+    mode = f"--solve {given['--solve']}" if "--solve" in asked else "".join(questions)
+    for name in asked:
+        if name in _USELESS.get(mode, {}):
+            raise InputError(f"{name} has no effect with {mode}: {_USELESS[mode][name]}", hint="leave it out")
+    if "--html" in asked and mode != "--compare":
+        raise InputError("--html draws a comparison", hint="give --compare too")
+    if "--layer-wise" in asked and given["--step"] is not Step.QUANTIZE:
+        raise InputError("--layer-wise is a way to calibrate", hint="give --step quantize too")
+    if "--calibration" in asked and "--silicon" in asked:
+        raise InputError("--calibration and --silicon are two sources of one speed", hint="give one")
+    if ("--prompt-tokens" in asked) != ("--output-tokens" in asked):
+        raise InputError("--prompt-tokens and --output-tokens go together", hint="give both or none")
+
+
+def _overrides(given: Mapping[str, tuple[str, Any]], overrides: Sequence[str]) -> Iterator[str]:
+    for key, (option, value) in given.items():
+        if value is None:
+            continue
+        if any(each.partition("=")[0] == key for each in overrides):
+            raise InputError(f"{option} and --set {key} say the same", hint="give one of them")
+        yield f"{key}={getattr(value, 'value', value)}"
+
+
+def _field(gpu: str | None, weights: str | None, tp: int | None) -> Field:
+    """Return what a comparison tries: everything, but for what is named."""
+    from trtkit.plan.compare import Field
+
+    field = Field()
+    return Field(
+        gpus=(gpu,) if gpu else field.gpus,
+        weights=(weights,) if weights else field.weights,
+        ranks=(tp,) if tp else field.ranks,
+    )
 
 
 def _ask(contract: Path, overrides: list[str], config: Path | None) -> Question:
@@ -163,20 +223,19 @@ def _with_workload(
     from trtkit.flow.plan import read_calibration
     from trtkit.plan.types import Workload
 
-    if (prompt is None) != (answer is None):
-        raise InputError("--prompt-tokens and --output-tokens go together", hint="give both or none")
     workload = Workload(prompt, answer) if prompt and answer else None
     measured = read_calibration(calibration) if calibration else None
-    return replace(question, workload=workload, measured=measured)
+    return replace(question, workload=workload, measured=measured, measured_file=str(calibration or ""))
 
 
 def _plan(question: Question, output: Output) -> None:
+    from trtkit.plan.measured import engine_id
     from trtkit.plan.render import render
 
     resolved = question.answer()
     warn(resolved.warnings)
     if output is Output.JSON:
-        show_json({"schema": 1, "plan": asdict(resolved)})
+        show_json({"schema": 1, "plan": asdict(resolved), "engine": asdict(engine_id(resolved))})
     else:
         show(render(resolved))
 
@@ -208,12 +267,12 @@ def _solve(question: Question, unknown: str, output: Output) -> None:
         show(f"{render_solution(solution)}\n\n{render(resolved)}")
 
 
-def _compare(question: Question, html: Path | None, output: Output) -> None:
+def _compare(question: Question, field: Field, html: Path | None, output: Output) -> None:
     from trtkit.plan.chart import page
     from trtkit.plan.compare import best_of_each
     from trtkit.plan.render import render_candidates
 
-    candidates = question.compare()
+    candidates = question.compare(field)
     best = best_of_each(candidates)
     if html is not None:
         html.write_text(page(f"Ways to serve {question.contract.name}", best), encoding="utf-8")

@@ -70,7 +70,10 @@ ROWS: tuple[Row, ...] = (
         "an estimate; the pool that follows from it is a key",
     ),
     *_none(
-        "zones.", "prefill_tokens kv_tokens decode_slots", "admission", "the proxy's own, read from the plan"
+        "zones.",
+        "prefill_tokens kv_tokens decode_slots window_tokens window_share",
+        "admission",
+        "the proxy's own, read from the plan",
     ),
     Row("enable_block_reuse", _KV + "enable_block_reuse", (COMPILE, REPO)),
     Row("target.gpu.name", "engine.gpu", _ENGINE),
@@ -90,6 +93,7 @@ ROWS: tuple[Row, ...] = (
     Row("target.lookahead", "engine.speculation.lookahead", (REPO,)),
     Row("target.settings", "engine.build_flags", why_not="what the builder makes of flags that are keys"),
     Row("pace", "engine", why_not="foreseen speed, of which nothing is built"),
+    Row("origins", "", why_not="said to a person"),
     Row("warnings", "", why_not="said to a person"),
 )
 

@@ -22,9 +22,9 @@ from trtkit.flow.silicon import silicon_fit
 from trtkit.plan import Plan, make_plan
 from trtkit.plan.compare import Candidate, Field, compare
 from trtkit.plan.hf_config import QUANTIZED_KEYS, parse_hf_config
+from trtkit.plan.measured import Measured, parse_measured
 from trtkit.plan.pace import Speed
 from trtkit.plan.resolve import quant_plan
-from trtkit.plan.silicon import measured_fit
 from trtkit.plan.solve import Solution, Unknown, changed, solve
 from trtkit.plan.types import Workload
 
@@ -43,7 +43,10 @@ class Question:
     """The model's ``config.json``."""
     bare: bool
     """There is no contract, only a model: nothing was promised, and problems have no lines."""
-    measured: Speed | None = None
+    speed: Speed | None = None
+    """Of exactly this model on this GPU, asked of aiconfigurator."""
+    measured: Measured | None = None
+    measured_file: str = ""
     workload: Workload | None = None
 
     @property
@@ -58,9 +61,7 @@ class Question:
             ContractError: Something cannot be; all problems are listed, with the contract's lines.
         """
         try:
-            plan = make_plan(
-                self.contract, self.model, this_machine(), measured=self.measured, workload=self.workload
-            )
+            plan = self._plan()
         except ContractError as error:
             raise ContractError([self.located(problem) for problem in error.problems]) from None
         told = [
@@ -77,14 +78,15 @@ class Question:
             EnvironmentLacks: aiconfigurator is not installed.
             InputError: It has no timings for this model, GPU or format.
         """
-        target, experts = self.answer().target, self.model.moe is not None
+        target, experts = replace(self, workload=None).answer().target, self.model.moe is not None
         if target is None:
-            raise InputError("the cpu back end has no silicon table", hint="measure it: --calibration")
+            backend = self.contract.engine.backend.value
+            raise InputError(f"the {backend} back end has no silicon table", hint="measure it: --calibration")
         formats = quant_plan(
             self.contract.quantization.weights.value, self.contract.quantization.kv_cache.value
         )
         fit = silicon_fit(self.config, target.gpu.name, target.ranks, formats, has_experts=experts)
-        return replace(self, measured=fit)
+        return replace(self, speed=fit)
 
     def solve(self, unknown: Unknown) -> tuple[Solution, Plan]:
         """Return the value that was asked for, and the plan with it.
@@ -92,16 +94,34 @@ class Question:
         Raises:
             InputError: No value fits, or something else of the contract is wrong.
         """
-        solution = solve(unknown, self.contract, self.model, this_machine())
+        contract = self._on_gpus() if unknown is Unknown.GPU else self.contract
+        try:
+            solution = solve(unknown, contract, self.model, this_machine())
+        except ContractError as error:
+            raise ContractError([self.located(problem) for problem in error.problems]) from None
         file = replace(self.file, contract=solution.contract)
         return solution, replace(self, file=file).answer()
 
-    def compare(self) -> list[Candidate]:
+    def compare(self, field: Field) -> list[Candidate]:
         """Return every way to serve the contract, best first; without a GPU back end that of TensorRT-LLM is meant."""
-        contract = self.contract
-        if not BACKENDS[contract.engine.backend.value].needs_gpu:
-            contract = changed(contract, backend=BackendName.TENSORRT, threads=None)
-        return compare(contract, self.model, this_machine(), Field(workload=self.workload))
+        field = replace(field, workload=self.workload)
+        return compare(self._on_gpus(), self.model, this_machine(), field)
+
+    def _plan(self) -> Plan:
+        speed, machine = self.speed, this_machine()
+        if self.measured is not None:
+            # Whether it is of this engine shows in a plan alone.
+            speed = self.measured.of(make_plan(self.contract, self.model, machine), file=self.measured_file)
+        if self.workload and speed is None and not BACKENDS[self.contract.engine.backend.value].needs_gpu:
+            message = f"nothing is known of the speed of the {self.contract.engine.backend.value} back end"
+            hint = "give --calibration too, or leave --prompt-tokens and --output-tokens out"
+            raise InputError(f"{message}, so there are no rates of a request", hint=hint)
+        return make_plan(self.contract, self.model, machine, measured=speed, workload=self.workload)
+
+    def _on_gpus(self) -> Contract:
+        if BACKENDS[self.contract.engine.backend.value].needs_gpu:
+            return self.contract
+        return changed(self.contract, backend=BackendName.TENSORRT, threads=None)
 
     def located(self, problem: Problem) -> Problem:
         """Return a problem with the contract's line; as it is where there is only a model."""
@@ -119,14 +139,24 @@ def ask(path: Path, overrides: Sequence[str], config: Path | None, report: Repor
     if path.is_dir():
         path /= _CONFIG
     if path.suffix == ".json":
-        file, config = parse_contract(_BARE.format(name=_name(path)), path, overrides), config or path
-        return _question(file, config, bare=True)
+        if config is not None:
+            message = f"{path} is a configuration too"
+            raise InputError(message, path=config, hint="give one of them, or a contract with --config")
+        return _question(_bare(path, overrides), path, bare=True)
     file = load_contract(path, overrides)
     if config is None and not BACKENDS[file.contract.engine.backend.value].needs_gpu:
         source = file.contract.model.source
         opened = HfCheckpoint.open(resolve_source(source, path.parent, Store().root / "source", report))
         return Question(file, opened.config, opened.warnings, opened.folder / _CONFIG, bare=False)
     return _question(file, config or _find_config(file), bare=False)
+
+
+def _bare(path: Path, overrides: Sequence[str]) -> ContractFile:
+    """Return a contract that promises nothing; what is wrong with it comes from the command line alone."""
+    try:
+        return parse_contract(_BARE.format(name=_name(path)), path, overrides)
+    except ContractError as error:
+        raise ContractError([replace(each, file="", line=None) for each in error.problems]) from None
 
 
 def _question(file: ContractFile, config: Path, *, bare: bool) -> Question:
@@ -158,10 +188,10 @@ def _name(path: Path) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", stem.lower()).strip("._-")[:63].strip("._-") or "model"
 
 
-def read_calibration(path: Path) -> Speed:
-    """Return the measured speed of an engine.
+def read_calibration(path: Path) -> Measured:
+    """Return the measured speed of an engine, which says which engine that is.
 
     Raises:
         InputError: The file is missing or holds something else.
     """
-    return measured_fit(read_json(path), file=str(path))
+    return parse_measured(read_json(path), file=str(path))

@@ -48,7 +48,7 @@ def _row(each: Candidate, number: int, most_bytes: int, most_rate: float) -> Ite
     plan, y = each.plan, _TOP + number * _ROW
     if plan is None:
         return
-    yield _text(_LABEL - 8, y + 14, f"{each.tp} x {each.gpu.name} {each.weights}", anchor="end")
+    yield _text(_LABEL - 8, y + 14, f"{each.world} x {each.gpu.name} {each.weights}", anchor="end")
     memory, x = plan.memory, float(_LABEL)
     sizes = (memory.weights_bytes, memory.activation_bytes, memory.overhead_bytes, memory.kv_pool_bytes)
     for (name, colour), size in zip(_PARTS, sizes, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from trtkit.catalog.formats import BACKENDS, BUILT
@@ -10,8 +11,9 @@ from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import Check, refuses, warns
 from trtkit.plan.memory import slot_tokens
+from trtkit.plan.preflight.pace import PACE_CHECKS
 from trtkit.plan.quantization import group_size_has_kernel, settings_have_a_user
-from trtkit.plan.types import Plan
+from trtkit.plan.types import MemoryPlan, Plan
 
 
 def build_problems(contract: Contract) -> list[Problem]:
@@ -109,9 +111,37 @@ def backend_honours_window(contract: Contract, model: ModelConfig, plan: Plan) -
 @refuses
 def sequence_fits_model(_: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """A sequence longer than the model's positions would be read by a position table that does not exist."""
-    if plan.limits.max_seq_len > model.max_position_embeddings:
-        message = f"max_seq_len {plan.limits.max_seq_len} exceeds the model's {model.max_position_embeddings} positions"
-        yield Problem(message, "engine.limits.max_seq_len", f"at most {model.max_position_embeddings}")
+    most = reachable_positions(model)
+    if plan.limits.max_seq_len > most:
+        message = f"max_seq_len {plan.limits.max_seq_len} exceeds the model's {most} positions"
+        hint = f"at most {most}; a model that was made for more says so in config.json (rope_scaling)"
+        yield Problem(message, "engine.limits.max_seq_len", hint)
+
+
+def reachable_positions(model: ModelConfig) -> int:
+    """Return the longest sequence that a model's rotary angles were made for.
+
+    Linear and YaRN scaling stretch the positions that the model was trained with; where config.json counts those,
+    the stretched ones are ``factor`` times as many (Qwen2.5: 32,768 x 4). Other scalings count the stretched ones.
+    """
+    scaling, positions = model.rotary_scaling or {}, model.max_position_embeddings
+    if scaling.get("type") not in ("linear", "yarn"):
+        return positions
+    original = scaling.get("original_max_position_embeddings")
+    if original is None:
+        # Nothing tells whether the positions are stretched already; TensorRT-LLM takes it that they are not.
+        original = positions
+    return max(positions, int(original * scaling.get("factor", 1)))
+
+
+@warns
+def sequence_was_stretched(_: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Positions beyond those of config.json are there by a scaling factor alone."""
+    positions = model.max_position_embeddings
+    if positions < plan.limits.max_seq_len <= reachable_positions(model):
+        kind = (model.rotary_scaling or {}).get("type")
+        message = f"beyond {positions} positions the model reads by {kind} scaling"
+        yield Problem(message, "engine.limits.max_seq_len", f"at most {positions} if that is not meant")
 
 
 @refuses
@@ -135,15 +165,34 @@ def step_holds_batch(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Probl
 
 
 @refuses
-def pool_holds_sequence(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Problem]:
+def pool_holds_sequence(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """One request of full length must fit the share of the KV pool that the proxy hands out."""
-    need, have = plan.limits.max_seq_len, plan.zones.kv_tokens
-    if have < need:
-        pool = plan.memory.kv_tokens
+    need = plan.zones.kv_need(plan.limits.max_seq_len, plan.limits.tokens_per_block)
+    have, pool = plan.zones.kv_tokens, plan.memory.kv_tokens
+    if have < need and not _missing_bytes(plan.memory):
         message = f"one sequence needs {need} KV tokens, admission may hand out {have} of a pool of {pool}"
-        yield Problem(
-            message, "engine.kv_cache.max_tokens", "enlarge the pool, or lower engine.limits.max_seq_len"
-        )
+        key, hint = _bound_of_pool(contract, plan)
+        yield Problem(message, key, f"{hint}, or lower engine.limits.max_seq_len")
+
+
+def _bound_of_pool(contract: Contract, plan: Plan) -> tuple[str, str]:
+    """Return what keeps the pool from being larger, and what to do about it."""
+    given, memory = contract.engine.kv_cache, plan.memory
+    more = memory.kv_tokens + plan.limits.tokens_per_block
+    if given.max_tokens is not None and more > given.max_tokens:
+        return "engine.kv_cache.max_tokens", "raise it"
+    if given.max_bytes is not None and more * memory.kv_bytes_per_token > given.max_bytes:
+        return "engine.kv_cache.max_bytes", "raise it"
+    if "memory_fraction" in given.model_fields_set:
+        return "engine.kv_cache.memory_fraction", "raise it"
+    where = "more or larger GPUs" if plan.target else "more memory"
+    return "engine.limits.max_seq_len", f"take {where}, or a smaller format"
+
+
+def _missing_bytes(memory: MemoryPlan) -> int:
+    """Return by how much weights and buffers alone exceed the memory."""
+    fixed = memory.weights_bytes + memory.activation_bytes + memory.overhead_bytes
+    return 0 if memory.available_bytes is None else max(0, fixed - memory.available_bytes)
 
 
 @refuses
@@ -167,8 +216,8 @@ def slots_have_caches(contract: Contract, _: ModelConfig, plan: Plan) -> Iterato
 @warns
 def slots_share_nothing(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """Prefixes are shared in blocks, which caches of slots have not."""
-    is_slots = BACKENDS[plan.backend].cache_per_slot
-    if is_slots and plan.target is None and contract.engine.kv_cache.enable_block_reuse:
+    is_slots, given = BACKENDS[plan.backend].cache_per_slot, contract.engine.kv_cache
+    if is_slots and given.enable_block_reuse and "enable_block_reuse" in given.model_fields_set:
         message = "is asked for and will be off: each slot has a cache of its own"
         yield Problem(message, "engine.kv_cache.enable_block_reuse", "set it to false")
 
@@ -179,18 +228,30 @@ def memory_holds_all(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator
     memory = plan.memory
     if memory.available_bytes is None:
         return
-    fixed = memory.weights_bytes + memory.activation_bytes + memory.overhead_bytes
-    if fixed > memory.available_bytes:
-        message = f"weights and buffers need {_mb(fixed)}, there are {_mb(memory.available_bytes)}"
-        yield Problem(
-            message, "engine.limits", "lower max_num_tokens or max_batch_size, or use a smaller format"
-        )
+    if missing := _missing_bytes(memory):
+        fixed = memory.available_bytes + missing
+        parts = f"{_mb(memory.weights_bytes)} of weights and {_mb(fixed - memory.weights_bytes)} of buffers"
+        message = f"{parts} need {_mb(fixed)}, there are {_mb(memory.available_bytes)}"
+        yield Problem(message, *_way_out(plan))
         return
     wanted = contract.engine.kv_cache.max_tokens
     if wanted is not None and memory.kv_tokens < wanted - plan.limits.tokens_per_block:
         need = wanted * memory.kv_bytes_per_token
         message = f"a pool of {wanted} tokens needs {_mb(need)}; {_mb(memory.kv_pool_bytes)} are left for it"
         yield Problem(message, "engine.kv_cache.max_tokens", f"at most {memory.kv_tokens}")
+
+
+def _way_out(plan: Plan) -> tuple[str, str]:
+    """Return the key and the fix for memory that does not hold weights and buffers."""
+    memory, world = plan.memory, plan.tensor_parallel * plan.pipeline_parallel
+    available = memory.available_bytes or 0
+    others = memory.overhead_bytes
+    if memory.weights_bytes + others <= available:
+        return "engine.limits", "lower max_num_tokens or max_batch_size, or use a smaller format"
+    if plan.target is None or BACKENDS[plan.backend].max_ranks == 1 or others >= available:
+        return "quantization.weights", "use a smaller format, or a smaller model"
+    least = math.ceil(world * memory.weights_bytes / (available - others))
+    return "engine.tensor_parallel", f"at least {least} such GPUs, or a larger GPU, or a smaller format"
 
 
 @warns
@@ -262,6 +323,7 @@ CHECKS: tuple[Check, ...] = (
     backend_runs_rope,
     backend_honours_window,
     sequence_fits_model,
+    sequence_was_stretched,
     prompt_leaves_room,
     step_holds_batch,
     pool_holds_sequence,
@@ -275,6 +337,7 @@ CHECKS: tuple[Check, ...] = (
     deadlines_follow_first_tokens,
     classes_promise_something,
     priorities_name_one_class,
+    *PACE_CHECKS,
 )
 """All checks, in the order in which their problems are listed."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from trtkit.catalog.formats import WEIGHTS
@@ -13,12 +13,14 @@ from trtkit.catalog.support import Support
 from trtkit.catalog.trtllm import NEWEST
 from trtkit.contract.formats import KvCacheFormat, WeightFormat
 from trtkit.contract.models import Contract
-from trtkit.errors import ContractError
+from trtkit.errors import ContractError, InputError
 from trtkit.plan.machine import Machine
+from trtkit.plan.preflight.target import near_gpus
 from trtkit.plan.resolve import make_plan
+from trtkit.plan.silicon import peak_rate
 from trtkit.plan.solve import RANKS, changed
 from trtkit.plan.support import kv_verdict, weights_verdict
-from trtkit.plan.types import Plan, Workload
+from trtkit.plan.types import Basis, Plan, Workload
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,13 @@ class Candidate:
     tp: int
     plan: Plan | None
     """None where it cannot be."""
+    pp: int = 1
+    moe_ep: int = 1
     why_not: str = ""
     proven: bool = True
     """Whether the format is known to work on the GPU."""
+    kv_asked: str = "auto"
+    """The contract's format of the KV cache, which this GPU may not have."""
 
     @property
     def kept(self) -> bool:
@@ -45,6 +51,11 @@ class Candidate:
         )
 
     @property
+    def world(self) -> int:
+        """GPUs that it takes."""
+        return self.tp * self.pp
+
+    @property
     def requests_per_s(self) -> float:
         """Requests per second of all ranks together."""
         return self.plan.pace.requests_per_s if self.plan and self.plan.pace else 0.0
@@ -52,7 +63,12 @@ class Candidate:
     @property
     def per_gpu(self) -> float:
         """Requests per second and GPU."""
-        return self.requests_per_s / self.tp
+        return self.requests_per_s / self.world
+
+    @property
+    def basis(self) -> Basis:
+        """What the rate is known from."""
+        return self.plan.pace.basis if self.plan and self.plan.pace else Basis.GUESS
 
     def summary(self) -> dict[str, Any]:
         """Return what a program needs to choose."""
@@ -60,13 +76,18 @@ class Candidate:
             "gpu": self.gpu.name,
             "weights": self.weights,
             "kv_cache": self.kv_cache,
+            "kv_cache_asked": self.kv_asked,
             "tensor_parallel": self.tp,
+            "pipeline_parallel": self.pp,
+            "moe_expert_parallel": self.moe_ep,
+            "gpus": self.world,
         }
         if self.plan is None or self.plan.pace is None:
             return {**chosen, "why_not": self.why_not}
         return {
             **chosen,
             "proven": self.proven,
+            "basis": self.basis.value,
             "promises_kept": self.kept,
             "requests_per_s": self.requests_per_s,
             "requests_per_s_and_gpu": self.per_gpu,
@@ -87,29 +108,64 @@ class Field:
 
 
 def compare(contract: Contract, model: ModelConfig, machine: Machine, field: Field) -> list[Candidate]:
-    """Return every candidate, best first: promises kept, then requests per second and GPU."""
+    """Return every candidate, best first: promises kept, then requests per second and GPU.
+
+    Raises:
+        InputError: A GPU of the field is not in the catalog.
+    """
+    for name in field.gpus:
+        if name not in GPUS:
+            hint = f"known: {', '.join(near_gpus(name) or GPUS)}"
+            raise InputError(f"{name!r} is no GPU of the catalog", hint=hint)
     found = list(_candidates(contract, model, machine, field))
-    return sorted(found, key=lambda each: (each.plan is None, not each.kept, -each.per_gpu))
+    known = [each for each in found if each.basis is not Basis.GUESS]
+
+    def order(each: Candidate) -> tuple[bool, bool, float, int]:
+        return each.plan is None, not each.kept, -_rank(each, known), list(Basis).index(each.basis)
+
+    return sorted(found, key=order)
+
+
+def _rank(each: Candidate, known: Sequence[Candidate]) -> float:
+    """Return the rate to sort by: a guess goes before nothing that is known on the same GPU at the same peak."""
+    if each.basis is not Basis.GUESS:
+        return each.per_gpu
+    rate = peak_rate(each.gpu, each.weights)
+    bounds = [
+        other.per_gpu
+        for other in known
+        if other.gpu.name == each.gpu.name and peak_rate(other.gpu, other.weights) >= rate
+    ]
+    return min(each.per_gpu, max(bounds, default=each.per_gpu))
 
 
 def _candidates(
     contract: Contract, model: ModelConfig, machine: Machine, field: Field
 ) -> Iterator[Candidate]:
-    backend, line = contract.engine.backend.value, contract.engine.trtllm or NEWEST
+    engine, asked = contract.engine, contract.quantization.kv_cache.value
+    backend, line = engine.backend.value, engine.trtllm or NEWEST
     for gpu in (GPUS[name] for name in field.gpus):
-        kv_cache = contract.quantization.kv_cache.value
-        if kv_verdict(backend, kv_cache, gpu.sm, line).support is Support.REFUSED:
-            kv_cache = "auto"
+        runs = kv_verdict(backend, asked, gpu.sm, line).support is not Support.REFUSED
+        blank = Candidate(
+            gpu=gpu,
+            weights="none",
+            kv_cache=asked if runs else "auto",
+            tp=field.ranks[0],
+            plan=None,
+            pp=engine.pipeline_parallel,
+            moe_ep=engine.moe_expert_parallel,
+            kv_asked=asked,
+        )
         for weights in field.weights:
             verdict = weights_verdict(backend, weights, gpu.sm, line, model.architecture)
             if verdict.support is Support.REFUSED:
-                yield Candidate(gpu, weights, kv_cache, 1, None, verdict.reason)
+                yield replace(blank, weights=weights, why_not=verdict.reason)
                 continue
-            one = _with_formats(changed(contract, gpu=gpu.name, targets=None), weights, kv_cache)
+            one = _with_formats(changed(contract, gpu=gpu.name, targets=None), weights, blank.kv_cache)
             proven = verdict.support is Support.WORKS
             for tp in field.ranks:
                 plan, why = _plan(changed(one, tensor_parallel=tp), model, machine, field.workload)
-                yield Candidate(gpu, weights, kv_cache, tp, plan, why, proven)
+                yield replace(blank, weights=weights, tp=tp, plan=plan, why_not=why, proven=proven)
 
 
 def _with_formats(contract: Contract, weights: str, kv_cache: str) -> Contract:
@@ -125,7 +181,7 @@ def _plan(
     try:
         return make_plan(contract, model, machine, workload=workload), ""
     except ContractError as error:
-        return None, error.problems[0].message
+        return None, "; ".join(dict.fromkeys(each.message for each in error.problems))
 
 
 def best_of_each(candidates: Sequence[Candidate]) -> list[Candidate]:

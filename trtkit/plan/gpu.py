@@ -15,9 +15,10 @@ from trtkit.plan.builder_flags import builder_flags
 from trtkit.plan.effective import Ask, Effect, build_effect
 from trtkit.plan.gpu_memory import gpu_memory
 from trtkit.plan.memory import fewer_slots
-from trtkit.plan.pace import Speed, WithBeams, pace_of, workload_of
+from trtkit.plan.pace import Speed, paced
 from trtkit.plan.preflight.target import TRTLLM_BACKENDS
 from trtkit.plan.quantization import quant_plan_of
+from trtkit.plan.ranks import windows_of
 from trtkit.plan.speed import speed_of
 from trtkit.plan.types import EngineLimits, Plan, QuantPlan, Setting, Target, Workload, Zones
 
@@ -43,9 +44,13 @@ def resolve_gpu(
     # Caches of slots cannot run out while there are slots: nothing is kept back. Each beam has blocks of its own.
     share = 1.0 if _has_slots(contract) else contract.admission.kv_fraction
     kv_tokens = int(memory.kv_tokens * share / engine.limits.max_beam_width) // block * block
-    speed = measured or speed_of(model, gpu, ranks, quantization, contract.dtype.value)
-    speed = WithBeams(speed, engine.limits.max_beam_width)
-    pace = pace_of(contract, limits, kv_tokens, speed, workload or workload_of(contract, limits))
+    speed = measured or speed_of(
+        model, gpu, ranks, quantization, contract.dtype.value, backend=engine.backend.value
+    )
+    zones = Zones(
+        limits.max_num_tokens * 3 // 2, kv_tokens, limits.max_batch_size, *_window(model, ranks, limits)
+    )
+    zones, pace = paced(contract, limits, zones, speed, workload)
     reuse = engine.kv_cache.enable_block_reuse and effect.paged_context
     return Plan(
         name=contract.name,
@@ -59,10 +64,10 @@ def resolve_gpu(
         quantization=quantization,
         limits=limits,
         memory=memory,
-        zones=Zones(limits.max_num_tokens * 3 // 2, kv_tokens, pace.slots),
+        zones=zones,
         enable_block_reuse=reuse,
         target=_target(contract, model, ranks=ranks, effect=effect, limits=limits),
-        pace=pace.pace,
+        pace=pace,
     )
 
 
@@ -190,6 +195,12 @@ def _on(name: str, asked: bool, possible: bool, reason: str) -> Setting:
     word = {True: "on", False: "off"}
     effective = asked and possible
     return Setting(name, word[asked], word[effective], reason if asked and not effective else "")
+
+
+def _window(model: ModelConfig, ranks: Parallelism, limits: EngineLimits) -> tuple[int | None, float]:
+    """Return the window that the runtime is told, and the part of the layers that have it."""
+    window, share = windows_of(model, ranks)
+    return (None, 0.0) if window is None or window >= limits.max_seq_len else (window, share)
 
 
 def _windows(model: ModelConfig, limits: EngineLimits) -> tuple[int, ...] | None:

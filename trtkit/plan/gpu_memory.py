@@ -19,6 +19,8 @@ left for the pool, of which engine, execution context, buffers and decoder are 6
 _NCCL_BYTES = {1: 0, 2: 342 * MIB}
 _NCCL_MORE_BYTES = 392 * MIB
 """Buffers of communication among 2, and among 4 or 8 ranks, as aiconfigurator 0.12.0 has them."""
+CONTEXT_LOGITS = ("gather_context_logits", "gather_all_token_logits")
+"""Flags that make an engine give logits of prompts too."""
 ELEMENT_BYTES = 3
 """Bytes of the execution context for each number of :func:`activation_bytes`. Logs have, for max_num_tokens 8192, 1134
 MiB with Llama-2-7B in FP8 (computed: 1254) and, for 2048 and 512, 262 and 91 MiB with Qwen2.5-7B in INT4 (421, 106)."""
@@ -37,6 +39,9 @@ def gpu_memory(
     dtype = contract.dtype.value
     weights = weights_bytes(model, WEIGHTS[contract.quantization.weights.value], dtype, ranks, group)
     buffers = step_bytes(model, ranks, limits, contract.engine.limits.max_beam_width)
+    if any(contract.engine.build_flags.get(name) is True for name in CONTEXT_LOGITS):
+        # 8192 tokens of a step over a vocabulary of 128,256 in float32 are 4.2 GB.
+        buffers += 4 * limits.max_num_tokens * model.vocab_size
     overhead = RUNTIME_BYTES + _NCCL_BYTES.get(ranks.world, _NCCL_MORE_BYTES)
     per_token = kv_token_bytes(model, ranks, contract.quantization.kv_cache.value, dtype)
     tokens = _pool_tokens(contract, limits, per_token, gpu.memory_bytes, weights + buffers + overhead)

@@ -29,10 +29,8 @@ def weights_bytes(
     where one rank has both whole. SmolLM2-135M in INT8 weight-only: 106.2 M linear weights at one byte, 155.5 k
     scales at two, one table of 49152 x 576 at two bytes = 163.2 MB.
     """
-    shared = _shares_table(ranks)
-    rules = [rule for rule in rules_of(model) if not (rule.when is When.TIED and shared)]
     layer, first, last = 0, 0, 0
-    for rule in rules:
+    for rule in _held_rules(model, ranks):
         size = _tensor_bytes(rule, model, weights, dtype=dtype, ranks=ranks, group=group_size)
         if rule.per_layer:
             layer += size
@@ -42,6 +40,35 @@ def weights_bytes(
             first += size
     ends = first + last if ranks.pp == 1 else max(first, last)
     return layer * layers_of_stage(model, ranks) + ends
+
+
+def read_bytes(
+    model: ModelConfig,
+    weights: WeightFacts,
+    dtype: str,
+    ranks: Parallelism = ONE_RANK,
+    group_size: int = DEFAULT_GROUP,
+) -> tuple[int, int]:
+    """Return what a step reads of the weights of the slowest rank: what it always reads, and all experts.
+
+    Of an embedding only a few rows are read, unless it is the head too.
+    """
+    always, experts = 0, 0
+    is_head = model.tie_word_embeddings and _shares_table(ranks)
+    for rule in _held_rules(model, ranks):
+        size = _tensor_bytes(rule, model, weights, dtype=dtype, ranks=ranks, group=group_size)
+        size *= layers_of_stage(model, ranks) if rule.per_layer else 1
+        if rule.per_expert:
+            experts += size
+        elif rule.per_layer or rule.on_last_stage or (is_head and rule.split is Split.EMBEDDING):
+            always += size
+    return always, experts
+
+
+def _held_rules(model: ModelConfig, ranks: Parallelism) -> list[TensorRule]:
+    """Return the rules of the tensors that ranks hold: a head that is the embedding is not held twice."""
+    shared = _shares_table(ranks)
+    return [rule for rule in rules_of(model) if not (rule.when is When.TIED and shared)]
 
 
 def _shares_table(ranks: Parallelism) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from trtkit.contract.models import Contract
-from trtkit.plan.types import ClassPace, EngineLimits, Pace, Workload
+from trtkit.contract.models import Contract, ServiceClass
+from trtkit.plan.types import Basis, ClassPace, EngineLimits, Pace, Workload, Zones
 
 
 class Speed(Protocol):
@@ -16,6 +17,10 @@ class Speed(Protocol):
     @property
     def source(self) -> str:
         """Where the numbers come from, for the reader."""
+
+    @property
+    def basis(self) -> Basis:
+        """What kind of source that is."""
 
     @property
     def stages(self) -> int:
@@ -29,16 +34,13 @@ class Speed(Protocol):
 
 
 @dataclass(frozen=True)
-class WithBeams:
-    """The speed of requests that are searched with several beams: each takes a place in every step."""
+class Served:
+    """A speed as it is served: each beam takes a place in every step, windows bound what is looked back on."""
 
     one: Speed
     beams: int
-
-    @property
-    def source(self) -> str:
-        """Where the numbers come from."""
-        return self.one.source
+    limits: EngineLimits
+    zones: Zones
 
     @property
     def stages(self) -> int:
@@ -49,85 +51,108 @@ class WithBeams:
         """Return the time of one prompt, which the beams have in common."""
         return self.one.prefill_ms(tokens)
 
-    def step_ms(self, batch: int, context_tokens: float) -> float:
-        """Return the time of one token for each request."""
-        return self.one.step_ms(batch * self.beams, context_tokens)
+    def step_ms(self, batch: int, work: Workload) -> float:
+        """Return the time of one token for each request, half-way through its answer."""
+        context = work.prompt_tokens + work.output_tokens / 2
+        return self.one.step_ms(batch * self.beams, self.zones.seen_tokens(context))
+
+    def busy_tpot_ms(self, batch: int, work: Workload) -> float:
+        """Return the time between two tokens while the other requests of the batch are replaced as they end.
+
+        Each answer of n tokens sees the prompts of the batch's other requests once. 32 requests of 2000 and 300
+        tokens at 100 ms a prompt and 10 ms a step: 10 + 31 x 100 / 300 = 20.3 ms.
+        """
+        others = (batch - 1) * self.prefill_ms(work.prompt_tokens) / self.stages
+        return self.step_ms(batch, work) + others / work.output_tokens
+
+    def batch(self, work: Workload) -> int:
+        """Return how many such requests decode at once: slots, or fewer where the KV zone ends before."""
+        need = self.zones.kv_need(work.prompt_tokens + work.output_tokens, self.limits.tokens_per_block)
+        return max(1, min(self.zones.decode_slots, self.zones.kv_tokens // need))
 
 
-@dataclass(frozen=True)
-class Found:
-    """The pace, and how many requests may decode at once for the TPOT promise."""
-
-    pace: Pace
-    slots: int
-
-
-def workload_of(contract: Contract, limits: EngineLimits) -> Workload:
-    """Return the contract's own worst case: the default class's usual answer to its longest prompt with room for it."""
-    spec = contract.classes[contract.fallback_class]
-    answer = min(spec.default_output_tokens, max(1, limits.max_seq_len - 1))
-    longest = min(spec.max_prompt_tokens or limits.max_input_len, limits.max_input_len)
-    return Workload(max(1, min(longest, limits.max_seq_len - answer)), answer)
+def workload_of(spec: ServiceClass, limits: EngineLimits) -> Workload:
+    """Return a class's heaviest request: its usual answer to its longest prompt with room for it."""
+    most = limits.max_seq_len
+    answer = max(1, min(spec.default_output_tokens, spec.max_output_tokens or most, most - 1))
+    return Workload(max(1, min(_longest(spec, limits), most - answer)), answer)
 
 
-def pace_of(
-    contract: Contract, limits: EngineLimits, kv_tokens: int, speed: Speed, workload: Workload
-) -> Found:
-    """Return what the contract's classes can expect of an engine that is kept busy with ``workload``."""
+def _longest(spec: ServiceClass, limits: EngineLimits) -> int:
+    return min(spec.max_prompt_tokens or limits.max_input_len, limits.max_input_len)
+
+
+def paced(
+    contract: Contract, limits: EngineLimits, zones: Zones, speed: Speed, workload: Workload | None
+) -> tuple[Zones, Pace]:
+    """Return the zones with the slots that the TPOT promises leave, and what the contract's classes can expect.
+
+    Slots are those under which the tightest promise holds whichever class the others' prompts are of; ``workload``
+    takes the place of all classes' requests.
+    """
+    served = Served(speed, contract.engine.limits.max_beam_width, limits, zones)
+    works = {name: workload or workload_of(spec, limits) for name, spec in contract.classes.items()}
     promised = [spec.tpot_ms for spec in contract.classes.values() if spec.tpot_ms is not None]
-    slots = decode_slots(speed, workload, limits.max_batch_size, min(promised, default=math.inf))
-    batch = max(1, min(slots, kv_tokens // (workload.prompt_tokens + workload.output_tokens)))
-    context = _mean_context(workload)
-    step = speed.step_ms(batch, context)
-    prefill = speed.prefill_ms(workload.prompt_tokens)
-    per_request = prefill / speed.stages + workload.output_tokens * step / batch
-    pace = Pace(
-        source=speed.source,
-        workload=workload,
-        prefill_tokens_per_s=workload.prompt_tokens / prefill * 1000 * speed.stages,
-        step_ms=step,
-        batch=batch,
-        requests_per_s=1000 / per_request,
-        classes=tuple(_class_pace(contract, limits, speed, workload, batch)),
+    tightest, most = min(promised, default=math.inf), limits.max_batch_size
+    slots = {name: decode_slots(served, work, most, tightest) for name, work in works.items()}
+    heaviest = min(slots, key=lambda name: slots[name])
+    zones = replace(zones, decode_slots=slots[heaviest])
+    served = replace(served, zones=zones)
+    pace = replace(
+        _pace(served, works[contract.fallback_class]),
+        bound_by=heaviest if workload is None and slots[heaviest] < most else None,
+        classes=tuple(_class_paces(contract, served, works, workload)),
     )
-    return Found(pace, slots)
+    return zones, pace
 
 
-def decode_slots(speed: Speed, workload: Workload, most: int, tpot_ms: float) -> int:
+def decode_slots(served: Served, work: Workload, most: int, tpot_ms: float) -> int:
     """Return the largest batch whose TPOT keeps the promise, at least 1."""
     low, high = 1, max(1, most)
     while low < high:
         middle = (low + high + 1) // 2
-        if busy_tpot_ms(speed, workload, middle) <= tpot_ms:
+        if served.busy_tpot_ms(middle, work) <= tpot_ms:
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def busy_tpot_ms(speed: Speed, workload: Workload, batch: int) -> float:
-    """Return the time between two tokens while the other requests of the batch are replaced as they end.
+def _pace(served: Served, work: Workload) -> Pace:
+    """Return the pace of one kind of request, without what the classes can expect."""
+    batch = served.batch(work)
+    step, prefill = served.step_ms(batch, work), served.prefill_ms(work.prompt_tokens)
+    per_request = prefill / served.stages + work.output_tokens * step / batch
+    return Pace(
+        source=served.one.source,
+        basis=served.one.basis,
+        workload=work,
+        prefill_tokens_per_s=work.prompt_tokens / prefill * 1000 * served.stages,
+        step_ms=step,
+        batch=batch,
+        requests_per_s=1000 / per_request,
+    )
 
-    Each answer of n tokens sees the prompts of the batch's other requests once. 32 requests of 2000 and 300 tokens at
-    100 ms a prompt and 10 ms a step: 10 + 31 x 100 / 300 = 20.3 ms.
-    """
-    others = (batch - 1) * speed.prefill_ms(workload.prompt_tokens) / speed.stages
-    return speed.step_ms(batch, _mean_context(workload)) + others / workload.output_tokens
 
+def _class_paces(
+    contract: Contract, served: Served, works: Mapping[str, Workload], asked: Workload | None
+) -> Iterator[ClassPace]:
+    """Yield what each class can expect; all of them share the steps and wait for the prompts of the heaviest."""
+    step = max(served.step_ms(served.batch(work), work) for work in works.values())
+    tpot = max(served.busy_tpot_ms(served.batch(work), work) for work in works.values())
 
-def _class_pace(
-    contract: Contract, limits: EngineLimits, speed: Speed, workload: Workload, batch: int
-) -> list[ClassPace]:
-    tpot = busy_tpot_ms(speed, workload, batch)
-    step = speed.step_ms(batch, _mean_context(workload))
-    rows = []
+    def ttft(tokens: int) -> float:
+        return served.prefill_ms(tokens) + math.ceil(tokens / served.limits.max_num_tokens) * step
+
     for name, spec in contract.classes.items():
-        prompt = min(spec.max_prompt_tokens or limits.max_input_len, limits.max_input_len)
-        pieces = math.ceil(prompt / limits.max_num_tokens)
-        ttft = speed.prefill_ms(prompt) + pieces * step
-        rows.append(ClassPace(name, ttft, tpot, spec.ttft_ms, spec.tpot_ms))
-    return rows
-
-
-def _mean_context(workload: Workload) -> float:
-    return workload.prompt_tokens + workload.output_tokens / 2
+        longest = asked.prompt_tokens if asked else _longest(spec, served.limits)
+        yield ClassPace(
+            name=name,
+            prompt_tokens=longest,
+            ttft_ms=ttft(longest),
+            tpot_ms=tpot,
+            total_ms=ttft(works[name].prompt_tokens) + (works[name].output_tokens - 1) * tpot,
+            promised_ttft_ms=spec.ttft_ms,
+            promised_tpot_ms=spec.tpot_ms,
+            promised_deadline_ms=spec.deadline_ms,
+        )

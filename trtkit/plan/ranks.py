@@ -42,6 +42,17 @@ def group_of(model: ModelConfig, weights: str, group_size: int | None) -> int:
     return DEFAULT_GROUP if all(count % DEFAULT_GROUP == 0 for count in columns) else DEFAULT_GROUP // 2
 
 
+def windows_of(model: ModelConfig, ranks: Parallelism) -> tuple[int | None, float]:
+    """Return how far layers with a window look back, and what part of a stage's layers they are, at the least."""
+    window, pattern = model.sliding_window, model.sliding_window_pattern
+    if window is None or pattern is None:
+        return window, float(window is not None)
+    layers = layers_of_stage(model, ranks)
+    # Every n-th layer sees everything; a stage may begin just before one of them.
+    whole = layers // pattern if ranks.pp == 1 else math.ceil(layers / pattern)
+    return window, 1 - whole / layers
+
+
 def layers_of_stage(model: ModelConfig, ranks: Parallelism) -> int:
     """Return the layers of one pipeline stage, the larger number where they do not divide."""
     return math.ceil(model.num_layers / ranks.pp)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from trtkit.plan.compare import Candidate
 from trtkit.plan.solve import Solution
-from trtkit.plan.types import ClassPace, Pace, Plan, Setting, Target
+from trtkit.plan.types import Basis, ClassPace, Pace, Plan, Setting, Target
 
 _Rows = Sequence[tuple[str, str]]
 
@@ -31,8 +31,8 @@ def render_candidates(candidates: Sequence[Candidate], limit: int = 20) -> str:
         return "nothing in the catalog fits"
     most = max(each.per_gpu for each in rows) or 1.0
     head = (
-        f"{'GPU':<14}{'weights':<13}{'KV':<6}{'tp':>2} {'GB':>6}{'KV tokens':>11}{'slots':>6}"
-        f"{'TTFT ms':>9}{'TPOT ms':>9}{'req/s':>8}{'per GPU':>9}  promises"
+        f"{'GPU':<14}{'weights':<13}{'KV':<6}{'tp x pp':>7}{'GB':>7}{'KV tokens':>11}{'slots':>6}"
+        f"{'TTFT ms':>9}{'TPOT ms':>9}{'req/s':>8}{'per GPU':>9}  {'known from':<11}promises"
     )
     return "\n".join([head, *(_candidate(each, most) for each in rows), "", *_notes(rows)])
 
@@ -40,19 +40,23 @@ def render_candidates(candidates: Sequence[Candidate], limit: int = 20) -> str:
 def _candidate(each: Candidate, most: float) -> str:
     plan, pace = each.plan, each.plan.pace if each.plan else None
     if plan is None or pace is None:
-        return f"{each.gpu.name:<14}{each.weights:<13}{each.kv_cache:<6}{each.tp:>2} {each.why_not}"
+        return f"{each.gpu.name:<14}{each.weights:<13}{each.kv_cache:<6}{_ranks(each):>7} {each.why_not}"
     memory = plan.memory
     used = (memory.weights_bytes + memory.activation_bytes + memory.overhead_bytes) / 1e9
     ttft, tpot = max(each.ttft_ms for each in pace.classes), max(each.tpot_ms for each in pace.classes)
     bar = "#" * round(12 * each.per_gpu / most)
-    promised = any(row.promised_ttft_ms or row.promised_tpot_ms for row in pace.classes)
+    promised = any(row.promises for row in pace.classes)
     word = ("kept" if each.kept else "broken") if promised else "none"
     word += "" if each.proven else ", not proven"
     return (
-        f"{each.gpu.name:<14}{each.weights:<13}{each.kv_cache:<6}{each.tp:>2} {used:>6.1f}{memory.kv_tokens:>11,}"
+        f"{each.gpu.name:<14}{each.weights:<13}{each.kv_cache:<6}{_ranks(each):>7}{used:>7.1f}{memory.kv_tokens:>11,}"
         f"{plan.zones.decode_slots:>6}{ttft:>9.0f}{tpot:>9.1f}{each.requests_per_s:>8.1f}{each.per_gpu:>9.2f}"
-        f"  {word:<8}{bar}"
+        f"  {each.basis.value:<11}{word:<8}{bar}"
     )
+
+
+def _ranks(each: Candidate) -> str:
+    return f"{each.tp} x {each.pp}"
 
 
 def _notes(rows: Sequence[Candidate]) -> list[str]:
@@ -61,44 +65,71 @@ def _notes(rows: Sequence[Candidate]) -> list[str]:
     paces = [plan.pace for plan in plans if plan.pace]
     if not paces:
         return []
-    work = paces[0].workload
+    work, prompts = paces[0].workload, {each.prompt_tokens for pace in paces for each in pace.classes}
     kinds = "; ".join(sorted({pace.source.partition(" x ")[0] for pace in paces}))
-    return [
-        f"prompts of {work.prompt_tokens} tokens, answers of {work.output_tokens}; GB: on each GPU beside the pool",
+    longest = "" if prompts == {work.prompt_tokens} else ", TTFT: of the longest prompt of its class"
+    notes = [
+        f"prompts of {work.prompt_tokens} tokens, answers of {work.output_tokens}{longest}",
+        "GB: on each GPU beside the pool; guess: a share of the data sheet taken from another format or GPU",
         f"estimates for the {plans[0].backend} back end, not measurements: {kinds}",
     ]
+    without = sorted({each.gpu.name for each in rows if each.kv_cache != each.kv_asked})
+    if without:
+        notes.append(f"{', '.join(without)}: no {rows[0].kv_asked} KV cache there, auto is taken")
+    if rows[0].moe_ep > 1:
+        notes.append(f"experts spread over {rows[0].moe_ep} groups, as the contract has it")
+    return notes
 
 
 def _sections(plan: Plan) -> Iterator[tuple[str, _Rows]]:
-    limits, memory, zones = plan.limits, plan.memory, plan.zones
+    limits = plan.limits
     yield "model", _model(plan)
     if plan.target:
-        yield "target", _target(plan.target)
+        yield "target", _target(plan.target, _origin(plan, "trtllm"))
     yield (
         "limits",
         [
-            ("max_batch_size", f"{limits.max_batch_size} requests"),
-            ("max_input_len", f"{limits.max_input_len} tokens"),
-            ("max_seq_len", f"{limits.max_seq_len} tokens"),
-            ("max_num_tokens", f"{limits.max_num_tokens} tokens per step"),
+            ("max_batch_size", f"{limits.max_batch_size} requests" + _origin(plan, "max_batch_size")),
+            ("max_input_len", f"{limits.max_input_len} tokens" + _origin(plan, "max_input_len")),
+            ("max_seq_len", f"{limits.max_seq_len} tokens" + _origin(plan, "max_seq_len")),
+            ("max_num_tokens", f"{limits.max_num_tokens} tokens per step" + _origin(plan, "max_num_tokens")),
         ],
     )
     if plan.target and plan.target.settings:
         yield "effective settings", [(each.name, _setting(each)) for each in plan.target.settings]
-    yield "memory" if plan.target is None else "memory (each GPU)", _memory(plan)
+    yield _memory_title(plan), _memory(plan)
+    yield "zones (what the proxy lets in flight)", list(_zones(plan))
+    if plan.pace is None:
+        yield "pace", [("", "unknown: this back end was not measured here (--calibration FILE)")]
+    else:
+        kind = "" if plan.pace.basis is Basis.MEASURED else "an estimate: "
+        yield f"pace ({kind}{plan.pace.source})", _pace(plan.pace)
+
+
+def _origin(plan: Plan, name: str) -> str:
+    return f"  (not given: {plan.origins[name]})" if name in plan.origins else ""
+
+
+def _memory_title(plan: Plan) -> str:
+    if plan.target is None:
+        return "memory"
+    foreign = plan.target.trtllm is None
+    return f"memory (each GPU{'; buffers and runtime as TensorRT-LLM has them' if foreign else ''})"
+
+
+def _zones(plan: Plan) -> Iterator[tuple[str, str]]:
+    zones, limits = plan.zones, plan.limits
+    yield "prefill", f"{zones.prefill_tokens} prompt tokens"
+    yield "KV", f"{zones.kv_tokens} tokens of the pool's {plan.memory.kv_tokens}"
+    if zones.window_tokens is not None:
+        most = zones.kv_need(limits.max_seq_len, limits.tokens_per_block)
+        window = f"{zones.window_share:.0%} of the layers keep {zones.window_tokens} tokens"
+        yield "KV of a sequence", f"at most {most} of {limits.max_seq_len} tokens: {window}"
     slots = f"{zones.decode_slots} requests"
     if plan.pace and zones.decode_slots < limits.max_batch_size:
-        slots += f" of {limits.max_batch_size}: more would break a TPOT promise"
-    yield (
-        "zones (what the proxy lets in flight)",
-        [
-            ("prefill", f"{zones.prefill_tokens} prompt tokens"),
-            ("KV", f"{zones.kv_tokens} tokens of the pool's {memory.kv_tokens}"),
-            ("decode", slots),
-        ],
-    )
-    if plan.pace:
-        yield f"pace (an estimate: {plan.pace.source})", _pace(plan.pace)
+        beside = f" beside the prompts of {plan.pace.bound_by}" if plan.pace.bound_by else ""
+        slots += f" of {limits.max_batch_size}: more would break a TPOT promise{beside}"
+    yield "decode", slots
 
 
 def _model(plan: Plan) -> _Rows:
@@ -110,11 +141,14 @@ def _model(plan: Plan) -> _Rows:
         ("heads / KV heads", f"{model.num_heads} / {model.num_kv_heads} of {model.head_size}"),
         ("weights", f"{plan.quantization.weights} ({plan.quantization.quant_algo or plan.dtype})"),
         ("KV cache", plan.quantization.kv_cache),
-        ("back end", plan.backend + (f", {plan.threads} threads" if plan.threads else "")),
+        (
+            "back end",
+            plan.backend + (f", {plan.threads} threads" + _origin(plan, "threads") if plan.threads else ""),
+        ),
     ]
 
 
-def _target(target: Target) -> _Rows:
+def _target(target: Target, origin: str) -> _Rows:
     gpu, ranks = target.gpu, target.ranks
     division = f"tensor {ranks.tp} x pipeline {ranks.pp}" + (
         f", experts {ranks.moe_ep}" if ranks.moe_ep > 1 else ""
@@ -127,7 +161,7 @@ def _target(target: Target) -> _Rows:
         ("ranks", division),
     ]
     if target.trtllm:
-        rows.append(("TensorRT-LLM", f"{target.trtllm} ({target.image})"))
+        rows.append(("TensorRT-LLM", f"{target.trtllm} ({target.image}){origin}"))
     if target.max_attention_window:
         rows.append(("max_attention_window", str(list(target.max_attention_window))))
     return rows
@@ -146,7 +180,11 @@ def _memory(plan: Plan) -> _Rows:
         ("step buffers", _mb(memory.activation_bytes)),
         ("runtime", _mb(memory.overhead_bytes)),
         ("KV per token", f"{memory.kv_bytes_per_token:,} B"),
-        ("KV pool", f"{memory.kv_tokens} tokens = {memory.kv_blocks} blocks = {_mb(memory.kv_pool_bytes)}"),
+        (
+            "KV pool",
+            f"{memory.kv_tokens} tokens = {memory.kv_blocks} blocks = {_mb(memory.kv_pool_bytes)}"
+            + _origin(plan, "kv_pool"),
+        ),
         ("available", available),
     ]
 
@@ -163,13 +201,14 @@ def _pace(pace: Pace) -> _Rows:
 
 
 def _promises(each: ClassPace) -> str:
-    ttft = _of("TTFT", each.ttft_ms, each.promised_ttft_ms)
-    return f"{ttft}, {_of('TPOT', each.tpot_ms, each.promised_tpot_ms)}"
+    ttft = _of(f"TTFT of {each.prompt_tokens} tokens", each.ttft_ms, each.promised_ttft_ms)
+    total = _of("last token", each.total_ms, each.promised_deadline_ms)
+    return f"{ttft}, {_of('TPOT', each.tpot_ms, each.promised_tpot_ms)}, {total}"
 
 
 def _of(what: str, value_ms: float, promised_ms: float | None) -> str:
     promise = "" if promised_ms is None else f" of {promised_ms:g}"
-    return f"{what} {value_ms:.3g}{promise} ms"
+    return f"{what} {value_ms:.3g}{promise} ms" if value_ms < 1000 else f"{what} {value_ms:.0f}{promise} ms"
 
 
 def _mb(size_bytes: int) -> str:

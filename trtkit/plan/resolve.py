@@ -15,7 +15,8 @@ from trtkit.plan.gpu import resolve_gpu
 from trtkit.plan.kv import kv_bytes_per_token
 from trtkit.plan.machine import Machine
 from trtkit.plan.memory import activation_bytes, fewer_slots, kv_pool_tokens, weights_bytes
-from trtkit.plan.pace import Speed
+from trtkit.plan.origins import origins_of
+from trtkit.plan.pace import Speed, paced
 from trtkit.plan.preflight import GPU_CHECKS, RANKLESS_CHECKS
 from trtkit.plan.preflight.target import target_problems
 from trtkit.plan.quantization import quant_plan_of
@@ -46,10 +47,32 @@ def make_plan(
     plan = outline(contract, model, machine, measured=measured, workload=workload)
     checks = CHECKS if plan.target is None else (*CHECKS, *GPU_CHECKS)
     problems = [problem for check in checks for problem in check(contract, model, plan)]
+    problems += _workload_problems(plan.limits, workload) if workload else []
     errors = [problem for problem in problems if problem.severity is Severity.ERROR]
     if errors:
         raise ContractError(errors)
-    return replace(plan, warnings=tuple(problems))
+    return replace(plan, warnings=tuple(problems), origins=origins_of(contract, model, plan))
+
+
+def _workload_problems(limits: EngineLimits, workload: Workload) -> list[Problem]:
+    """Return why an engine would never see the request that rates are asked for."""
+    total, longest = workload.prompt_tokens + workload.output_tokens, limits.max_input_len
+    problems = []
+    if workload.prompt_tokens > longest:
+        message = (
+            f"the engine takes prompts of {longest} tokens, rates are asked for {workload.prompt_tokens}"
+        )
+        problems.append(
+            Problem(message, "engine.limits.max_input_len", "raise it, or ask for shorter prompts")
+        )
+    if total > limits.max_seq_len:
+        message = (
+            f"rates are asked for {total} tokens of prompt and answer, the engine takes {limits.max_seq_len}"
+        )
+        problems.append(
+            Problem(message, "engine.limits.max_seq_len", "raise it, or ask for shorter requests")
+        )
+    return problems
 
 
 def outline(
@@ -69,7 +92,7 @@ def outline(
         raise ContractError([*problems, *_problems_without_ranks(contract, model)])
     if BACKENDS[contract.engine.backend.value].needs_gpu:
         return resolve_gpu(contract, model, measured, workload)
-    return _resolve(contract, model, machine)
+    return _resolve(contract, model, machine, measured, workload)
 
 
 def _problems_without_ranks(contract: Contract, model: ModelConfig) -> list[Problem]:
@@ -117,7 +140,13 @@ def zones_of(limits: EngineLimits, kv_tokens: int, kv_fraction: float) -> Zones:
     )
 
 
-def _resolve(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
+def _resolve(
+    contract: Contract,
+    model: ModelConfig,
+    machine: Machine,
+    measured: Speed | None,
+    workload: Workload | None,
+) -> Plan:
     engine, dtype = contract.engine, contract.dtype.value
     is_slots = BACKENDS[engine.backend.value].cache_per_slot
     # Slots have their caches: nothing is kept back, and nothing shared.
@@ -129,6 +158,9 @@ def _resolve(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
         memory = _memory(contract, model, machine, limits, share)
     # One core is left to Triton and the proxy.
     threads = engine.threads or max(1, machine.cores - 1)
+    zones, pace = zones_of(limits, memory.kv_tokens, share), None
+    if measured is not None:
+        zones, pace = paced(contract, limits, zones, measured, workload)
     return Plan(
         name=contract.name,
         backend=engine.backend.value,
@@ -141,8 +173,9 @@ def _resolve(contract: Contract, model: ModelConfig, machine: Machine) -> Plan:
         quantization=quant_plan_of(contract.quantization),
         limits=limits,
         memory=memory,
-        zones=zones_of(limits, memory.kv_tokens, share),
+        zones=zones,
         enable_block_reuse=engine.kv_cache.enable_block_reuse and not is_slots,
+        pace=pace,
     )
 
 

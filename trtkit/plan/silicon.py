@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import median
-from typing import Any
+from functools import cache
 
+from trtkit.catalog.formats import WEIGHTS
+from trtkit.catalog.gpus import GPUS, Gpu
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
-from trtkit.catalog.silicon import silicon_table
-from trtkit.errors import InputError
-from trtkit.plan.types import QuantPlan
+from trtkit.catalog.silicon import Cell, silicon_table
+from trtkit.plan.types import Basis, QuantPlan
 
 Three = tuple[float, float, float]
-_KEYS = {"prefill_ms", "step_ms", "source"}
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,7 @@ class Fit:
     prefill: Three
     step: Three
     stages: int = 1
+    basis: Basis = Basis.SILICON
 
     def prefill_ms(self, tokens: int) -> float:
         """Return the time of one prompt."""
@@ -44,32 +44,22 @@ class Share:
     prefill: float
     step: float
     text: str
+    basis: Basis = Basis.GUESS
 
 
 PEAK = Share(1.0, 1.0, "1 (nothing slower than the data sheet)")
 
 
-def measured_fit(raw: Any, *, file: str = "") -> Fit:
-    """Return a measurement of this very engine: ``{"source": ..., "prefill_ms": [a, b, c], "step_ms": [a, b, c]}``.
+@dataclass(frozen=True)
+class Floor:
+    """The least time of one layer."""
 
-    Raises:
-        InputError: It is not of that form.
-    """
-    if not isinstance(raw, Mapping) or raw.keys() != _KEYS or not isinstance(raw["source"], str):
-        raise InputError(f"a calibration has exactly the keys {', '.join(sorted(_KEYS))}", path=file)
-    numbers = {key: _three(raw[key], key, file) for key in ("prefill_ms", "step_ms")}
-    return Fit(f"measured on this engine: {raw['source']}", numbers["prefill_ms"], numbers["step_ms"])
+    prefill_ms: float
+    step_ms: float
+    text: str
 
 
-def _three(value: Any, key: str, file: str) -> Three:
-    fine = isinstance(value, list) and len(value) == 3
-    if (
-        not fine
-        or not all(isinstance(each, int | float) and 0 <= each < 1e9 for each in value)
-        or not sum(value)
-    ):
-        raise InputError(f"{key} must be three numbers, none negative and not all 0", path=file)
-    return (float(value[0]), float(value[1]), float(value[2]))
+NO_FLOOR = Floor(0.0, 0.0, "")
 
 
 def shape_of(model: ModelConfig) -> str:
@@ -98,18 +88,60 @@ def find_fit(model: ModelConfig, gpu: str, ranks: Parallelism, quantization: Qua
     return None
 
 
+def peak_rate(gpu: Gpu, weights: str) -> float:
+    """Return the operations per second of the products of a format; of 16 bits where its own rate is not known."""
+    rates = {"fp16": gpu.fp16_tflops, "int8": gpu.int8_tops, "fp8": gpu.fp8_tflops}
+    return 1e12 * (rates[WEIGHTS[weights].compute] or gpu.fp16_tflops)
+
+
 def share_of_peak(gpu: str, weights: str) -> Share:
-    """Return what part of the roofline the table's models reach on this GPU in this format, or what comes nearest."""
+    """Return what part of the roofline the table's models reach on this GPU in this format, or what comes nearest.
+
+    A share that is borrowed is the lowest of those that come nearest: of formats of the same rate on this GPU, of its
+    other formats, of the same format elsewhere, of anything. So no guess is faster than what it was taken from.
+    """
     shares = silicon_table().shares
     known = shares.get(gpu, {})
     if weights in known:
         prefill, step = known[weights]
-        return Share(
-            prefill, step, f"{prefill:.2f} and {step:.2f}, which {gpu} reaches with {weights} weights"
-        )
-    same = list(known.values()) or [each for formats in shares.values() for each in formats.values()]
-    if not same:
-        return PEAK
-    prefill, step = median(each[0] for each in same), median(each[1] for each in same)
-    what = f"{gpu} reaches with other formats" if known else "other GPUs reach"
-    return Share(prefill, step, f"{prefill:.2f} and {step:.2f}, which {what}")
+        text = f"{prefill:.2f} and {step:.2f}, which {gpu} reaches with {weights} weights"
+        return Share(prefill, step, text, Basis.ROOFLINE)
+    rate = peak_rate(GPUS[gpu], weights)
+    candidates = (
+        (
+            "with formats of the same rate",
+            gpu,
+            [s for n, s in known.items() if peak_rate(GPUS[gpu], n) == rate],
+        ),
+        ("with other formats", gpu, list(known.values())),
+        (
+            f"with {weights} weights",
+            "another GPU",
+            [row[weights] for row in shares.values() if weights in row],
+        ),
+        ("with other formats", "another GPU", [each for row in shares.values() for each in row.values()]),
+    )
+    for what, where, found in candidates:
+        if found:
+            prefill, step = min(each[0] for each in found), min(each[1] for each in found)
+            text = f"{prefill:.2f} and {step:.2f}, the lowest that {where} reaches {what}"
+            return Share(prefill, step, text)
+    return PEAK
+
+
+@cache
+def floor_of(gpu: str) -> Floor:
+    """Return the quickest layer of the table, of this GPU or, where it has none, of all: below it nothing is known."""
+    cells = silicon_table().cells
+    own = [cell for cell in cells if cell.gpu == gpu]
+    if not cells:
+        return NO_FLOOR
+    prefill, step = (_quickest(own or cells, term) for term in ("prefill_ms", "step_ms"))
+    return Floor(
+        prefill, step, f", a layer no quicker than the table's quickest ({1000 * step:.0f} us a step)"
+    )
+
+
+def _quickest(cells: Iterable[Cell], term: str) -> float:
+    """Return the constant term of the cell whose layers are quickest, for one layer."""
+    return min(float(getattr(cell, term)[0]) / int(cell.shape.partition("x")[0]) for cell in cells)

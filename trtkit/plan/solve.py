@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import enum
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from trtkit.catalog.formats import BACKENDS
 from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
-from trtkit.errors import ContractError, InputError
+from trtkit.errors import ContractError, InputError, Problem
+from trtkit.plan.checks import reachable_positions
 from trtkit.plan.machine import Machine
 from trtkit.plan.resolve import make_plan, outline
 from trtkit.plan.types import Plan
 
-_MOST_REQUESTS = 65_536
+MOST_REQUESTS = 65_536
 RANKS = (1, 2, 4, 8)
 """Ranks that are tried: those of one machine."""
 
@@ -45,9 +46,10 @@ def solve(unknown: Unknown, contract: Contract, model: ModelConfig, machine: Mac
 
     Raises:
         InputError: There is no value that fits.
+        ContractError: Something is wrong that no value cures.
     """
-    value, meaning = _SOLVERS[unknown](contract, model, machine)
-    return Solution(unknown, value, changed(contract, **{unknown.value: value}), meaning)
+    value, meaning, limits = _SOLVERS[unknown](contract, model, machine)
+    return Solution(unknown, value, changed(contract, **{unknown.value: value}, **limits), meaning)
 
 
 def changed(contract: Contract, **values: Any) -> Contract:
@@ -62,51 +64,89 @@ def changed(contract: Contract, **values: Any) -> Contract:
 def full_sequences(plan: Plan) -> int:
     """Return how many sequences of full length admission lets into the KV pool at once."""
     limits = plan.limits
-    blocks = math.ceil(limits.max_seq_len / limits.tokens_per_block)
-    return plan.zones.kv_tokens // (blocks * limits.tokens_per_block)
+    return plan.zones.kv_tokens // plan.zones.kv_need(limits.max_seq_len, limits.tokens_per_block)
 
 
-def _batch(contract: Contract, model: ModelConfig, machine: Machine) -> tuple[int, str]:
+def holds_batch(contract: Contract, model: ModelConfig, machine: Machine) -> bool:
+    """Return whether a plan of the contract has no error, and holds all its requests at full length."""
+    try:
+        plan = make_plan(contract, model, machine)
+    except ContractError:
+        return False
+    return full_sequences(plan) >= plan.limits.max_batch_size
+
+
+_Answer = tuple[int | str, str, dict[str, Any]]
+"""Value, meaning, and what else of the limits was held fixed for it."""
+
+
+def _batch(contract: Contract, model: ModelConfig, machine: Machine) -> _Answer:
     def fits(batch: int) -> bool:
-        return full_sequences(outline(changed(contract, max_batch_size=batch), model, machine)) >= batch
+        return holds_batch(changed(contract, max_batch_size=batch), model, machine)
 
-    length = outline(contract, model, machine).limits.max_seq_len
-    batch = _largest(fits, _MOST_REQUESTS)
+    # With one request: what is wrong then is wrong with any number.
+    length = make_plan(changed(contract, max_batch_size=1), model, machine).limits.max_seq_len
+    batch = _largest(fits, 0, MOST_REQUESTS)
     if batch == 0:
-        raise InputError(
-            f"not one sequence of {length} tokens fits", hint="lower max_seq_len, or see --compare"
-        )
-    return batch, f"requests of {length} tokens each, all admitted at once"
+        hint = "lower max_seq_len, or see --compare"
+        raise InputError(f"not one sequence of {length} tokens fits", hint=hint)
+    more = " (no more were tried)" if batch == MOST_REQUESTS else ""
+    return batch, f"requests of {length} tokens each, all admitted at once{more}", {}
 
 
-def _length(contract: Contract, model: ModelConfig, machine: Machine) -> tuple[int, str]:
-    batch = outline(contract, model, machine).limits.max_batch_size
+def _length(contract: Contract, model: ModelConfig, machine: Machine) -> _Answer:
+    shortest = _shortest(contract)
+    # Left out, the number of requests would shrink with the length where each has a cache of its own.
+    batch = outline(changed(contract, max_seq_len=shortest), model, machine).limits.max_batch_size
 
-    def fits(length: int) -> bool:
-        limits = {"max_seq_len": length, "max_batch_size": batch}
-        return full_sequences(outline(changed(contract, **limits), model, machine)) >= batch
+    def asked(length: int) -> Contract:
+        return changed(contract, max_seq_len=length, max_batch_size=batch)
 
-    length = _largest(fits, model.max_position_embeddings)
-    if length < 2:
-        raise InputError(f"not even {batch} sequences of two tokens fit", hint="lower max_batch_size")
-    return length, f"tokens of prompt and answer for each of {batch} requests at once"
-
-
-def _ranks(contract: Contract, model: ModelConfig, machine: Machine) -> tuple[int, str]:
-    for tp in RANKS:
-        if fits(changed(contract, tensor_parallel=tp), model, machine):
-            return tp, f"ranks, the fewest of {', '.join(map(str, RANKS))}"
-    raise InputError(f"the model fits no {RANKS[-1]} GPUs of this kind", hint="see trtkit plan --compare")
-
-
-def _gpu(contract: Contract, model: ModelConfig, machine: Machine) -> tuple[str, str]:
-    for gpu in sorted(GPUS.values(), key=lambda each: (each.memory_mib, each.bandwidth_gb_per_s)):
-        if fits(changed(contract, gpu=gpu.name, targets=None), model, machine):
-            return gpu.name, f"the smallest of the catalog, {gpu.memory_mib:,} MiB"
-    raise InputError("no GPU of the catalog fits", hint="see trtkit plan --compare")
+    make_plan(asked(shortest), model, machine)
+    most = reachable_positions(model)
+    length = _largest(lambda each: holds_batch(asked(each), model, machine), shortest - 1, most)
+    if length < shortest:
+        raise InputError(f"not even {batch} sequences of {shortest} tokens fit", hint="lower max_batch_size")
+    return (
+        length,
+        f"tokens of prompt and answer for each of {batch} requests at once",
+        {"max_batch_size": batch},
+    )
 
 
-_SOLVERS: dict[Unknown, Callable[[Contract, ModelConfig, Machine], tuple[int | str, str]]] = {
+def _shortest(contract: Contract) -> int:
+    """Return the shortest sequence that leaves a token beside every prompt and answer that the contract names."""
+    asked = [1, contract.engine.limits.max_input_len or 1]
+    for spec in contract.classes.values():
+        asked.append(spec.max_prompt_tokens or 1)
+        asked.append(spec.default_output_tokens if "default_output_tokens" in spec.model_fields_set else 1)
+    return max(asked) + 1
+
+
+def _ranks(contract: Contract, model: ModelConfig, machine: Machine) -> _Answer:
+    backend = contract.engine.backend.value
+    if BACKENDS[backend].max_ranks == 1:
+        hint = "set engine.backend to one with more"
+        raise InputError(f"the {backend} back end runs on one rank only", hint=hint)
+    ways = [(tp, changed(contract, tensor_parallel=tp)) for tp in RANKS]
+    found = _first(ways, model, machine)
+    if found is None:
+        hint = "see trtkit plan --compare"
+        raise InputError(f"the model fits no {RANKS[-1]} GPUs of this kind", hint=hint)
+    return found, f"ranks, the fewest of {', '.join(map(str, RANKS))}", {}
+
+
+def _gpu(contract: Contract, model: ModelConfig, machine: Machine) -> _Answer:
+    gpus = sorted(GPUS.values(), key=lambda each: (each.memory_mib, each.bandwidth_gb_per_s))
+    found = _first(
+        [(gpu.name, changed(contract, gpu=gpu.name, targets=None)) for gpu in gpus], model, machine
+    )
+    if found is None:
+        raise InputError("no GPU of the catalog fits", hint="see trtkit plan --compare")
+    return found, f"the smallest of the catalog, {GPUS[str(found)].memory_mib:,} MiB", {}
+
+
+_SOLVERS: dict[Unknown, Callable[[Contract, ModelConfig, Machine], _Answer]] = {
     Unknown.MAX_BATCH_SIZE: _batch,
     Unknown.MAX_SEQ_LEN: _length,
     Unknown.TENSOR_PARALLEL: _ranks,
@@ -114,18 +154,38 @@ _SOLVERS: dict[Unknown, Callable[[Contract, ModelConfig, Machine], tuple[int | s
 }
 
 
-def fits(contract: Contract, model: ModelConfig, machine: Machine) -> bool:
-    """Return whether a plan of the contract has no error."""
+def _first(
+    ways: Iterable[tuple[int | str, Contract]], model: ModelConfig, machine: Machine
+) -> int | str | None:
+    """Return the first value without an error, None if each has one of its own.
+
+    Raises:
+        ContractError: The same is wrong with every value.
+    """
+    everywhere: list[Problem] | None = None
+    for value, way in ways:
+        problems = problems_of(way, model, machine)
+        if not problems:
+            return value
+        same = [each for each in everywhere if each in problems] if everywhere is not None else problems
+        everywhere = same
+    if everywhere:
+        raise ContractError(everywhere)
+    return None
+
+
+def problems_of(contract: Contract, model: ModelConfig, machine: Machine) -> list[Problem]:
+    """Return the errors of a contract's plan."""
     try:
         make_plan(contract, model, machine)
-    except ContractError:
-        return False
-    return True
+    except ContractError as error:
+        return list(error.problems)
+    return []
 
 
-def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """Return the largest number up to ``most`` that fits, 0 if none does; below one that fits all do."""
-    low, high = 0, most
+def _largest(fits: Callable[[int], bool], low: int, most: int) -> int:
+    """Return the largest number above ``low`` and up to ``most`` that fits, else ``low``; below it all fit."""
+    high = max(low, most)
     while low < high:
         middle = (low + high + 1) // 2
         if fits(middle):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from trtkit.catalog.formats import WEIGHTS
@@ -11,20 +11,27 @@ from trtkit.catalog.gpus import Gpu
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
 from trtkit.plan.gpu_memory import kv_token_bytes
-from trtkit.plan.memory import DTYPE_BYTES, weights_bytes
+from trtkit.plan.memory import read_bytes
 from trtkit.plan.pace import Speed
-from trtkit.plan.ranks import layers_of_stage, share_of
-from trtkit.plan.silicon import Share, find_fit, share_of_peak
+from trtkit.plan.preflight.target import TRTLLM_BACKENDS
+from trtkit.plan.ranks import group_of, layers_of_stage, share_of, windows_of
+from trtkit.plan.silicon import NO_FLOOR, Floor, Share, find_fit, floor_of, peak_rate, share_of_peak
 from trtkit.plan.tensors import rules_of, target_shape
-from trtkit.plan.types import QuantPlan
+from trtkit.plan.types import Basis, QuantPlan
 
 
-def speed_of(model: ModelConfig, gpu: Gpu, ranks: Parallelism, quantization: QuantPlan, dtype: str) -> Speed:
-    """Return the best that is known without a measurement of this engine."""
+def speed_of(
+    model: ModelConfig, gpu: Gpu, ranks: Parallelism, quantization: QuantPlan, dtype: str, *, backend: str
+) -> Speed:
+    """Return the best that is known without a measurement of this engine; all of it is of TensorRT-LLM."""
     fit = find_fit(model, gpu.name, ranks, quantization)
-    if fit is not None:
+    if fit is not None and backend in TRTLLM_BACKENDS:
         return fit
-    return Roofline(model, gpu, ranks, quantization, dtype, share_of_peak(gpu.name, quantization.weights))
+    share = share_of_peak(gpu.name, quantization.weights)
+    if backend not in TRTLLM_BACKENDS:
+        text = f"{share.text}; those are TensorRT-LLM's, and nothing is known of {backend}'s"
+        share = replace(share, text=text, basis=Basis.GUESS)
+    return Roofline(model, gpu, ranks, quantization, dtype, share, floor_of(gpu.name))
 
 
 @dataclass(frozen=True)
@@ -37,11 +44,20 @@ class Roofline:
     quantization: QuantPlan
     dtype: str
     share: Share
+    floor: Floor = NO_FLOOR
+    """No layer is quicker than that: small models wait for launches, of which the data sheet knows nothing."""
 
     @property
     def source(self) -> str:
         """Name the bound, and what it was scaled by."""
-        return f"roofline x {self.share.text}"
+        wide = WEIGHTS[self.quantization.weights].compute == "int8" and self.gpu.int8_tops is None
+        note = f"; {self.gpu.name}'s INT8 rate is not known, that of 16 bits is taken" if wide else ""
+        return f"roofline x {self.share.text}{note}{self.floor.text}"
+
+    @property
+    def basis(self) -> Basis:
+        """What the share is known from."""
+        return self.share.basis
 
     @property
     def stages(self) -> int:
@@ -50,9 +66,9 @@ class Roofline:
 
     def prefill_ms(self, tokens: int) -> float:
         """Return the time of one prompt: products of all its tokens, attention of each to those before it."""
-        work = tokens * self._linear_flops / self._linear_rate + self._attention_s(tokens * tokens / 2)
+        work = tokens * self._linear_flops / self._linear_rate + self._attention_s(self._pairs(tokens))
         stage = max(work, self._weights_s(tokens)) / self.share.prefill + self._reduce_s(tokens)
-        return 1000 * self.ranks.pp * stage
+        return max(1000 * self.ranks.pp * stage, self.floor.prefill_ms * self.model.num_layers)
 
     def step_ms(self, batch: int, context_tokens: float) -> float:
         """Return the time of one step: all weights and the whole context are read, each token is multiplied."""
@@ -60,7 +76,7 @@ class Roofline:
         kv = each * context_tokens * self._kv_bytes / self._bandwidth
         work = each * self._linear_flops / self._linear_rate + self._attention_s(each * context_tokens)
         stage = max(work, self._weights_s(each) + kv) / self.share.step + self._reduce_s(each)
-        return 1000 * self.ranks.pp * stage
+        return max(1000 * self.ranks.pp * stage, self.floor.step_ms * self.model.num_layers)
 
     @property
     def _bandwidth(self) -> float:
@@ -68,12 +84,7 @@ class Roofline:
 
     @cached_property
     def _linear_rate(self) -> float:
-        rates = {
-            "fp16": self.gpu.fp16_tflops,
-            "int8": self.gpu.int8_tops or self.gpu.fp16_tflops,
-            "fp8": self.gpu.fp8_tflops or self.gpu.fp16_tflops,
-        }
-        return 1e12 * rates[WEIGHTS[self.quantization.weights].compute]
+        return peak_rate(self.gpu, self.quantization.weights)
 
     @cached_property
     def _linear_flops(self) -> float:
@@ -90,18 +101,11 @@ class Roofline:
         return kv_token_bytes(self.model, self.ranks, self.quantization.kv_cache, self.dtype)
 
     @cached_property
-    def _weight_bytes(self) -> tuple[float, float]:
+    def _weight_bytes(self) -> tuple[int, int]:
         """Return the bytes that every step reads, and those of all experts."""
-        facts = WEIGHTS[self.quantization.weights]
-        whole = weights_bytes(self.model, facts, self.dtype, self.ranks)
-        model = share_of(self.model, self.ranks)
-        experts = sum(math.prod(target_shape(rule, model)) for rule in rules_of(model) if rule.per_expert)
-        expert_bytes = experts / self.ranks.moe_ep * layers_of_stage(self.model, self.ranks)
-        expert_bytes *= facts.weight_bits / 8
-        # Of the embedding a step reads a few rows; a table of its own is there unless the head is the same one.
-        table = self.model.vocab_size * self.model.hidden_size * DTYPE_BYTES[self.dtype]
-        tied = self.model.tie_word_embeddings and self.ranks.world == 1
-        return whole - expert_bytes - (0 if tied else table), expert_bytes
+        formats = self.quantization
+        group = group_of(self.model, formats.weights, formats.group_size)
+        return read_bytes(self.model, WEIGHTS[formats.weights], self.dtype, self.ranks, group)
 
     def _weights_s(self, tokens: float) -> float:
         always, experts = self._weight_bytes
@@ -109,6 +113,14 @@ class Roofline:
         # Of E experts, n tokens that choose k each reach E (1 - (1 - k/E)^n).
         part = 1 - (1 - moe.experts_per_token / moe.num_experts) ** tokens if moe else 0.0
         return (always + part * experts) / self._bandwidth
+
+    def _pairs(self, tokens: int) -> float:
+        """Return the pairs of a token and one that it looks back on, on average over the layers."""
+        whole = tokens * tokens / 2
+        window, share = windows_of(self.model, self.ranks)
+        if window is None or tokens <= window:
+            return whole
+        return whole - share * (tokens - window) ** 2 / 2
 
     def _attention_s(self, pairs: float) -> float:
         """Return the time of queries against keys, and of weights against values, for so many pairs of tokens."""

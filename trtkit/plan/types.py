@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trtkit.catalog.gpus import Gpu
 from trtkit.catalog.model import ModelConfig
@@ -67,6 +68,28 @@ class Zones:
     """Tokens reserved in the KV pool (prompt + max_tokens, rounded up to blocks)."""
     decode_slots: int
     """Requests running at once."""
+    window_tokens: int | None = None
+    """Tokens that layers with a sliding window keep of a sequence; None where all layers keep all of them."""
+    window_share: float = 0.0
+    """Part of the layers that have the window."""
+
+    def kv_need(self, tokens: int, tokens_per_block: int) -> int:
+        """Return what a sequence takes of :attr:`kv_tokens`: whole blocks, and no more of them than windows keep.
+
+        32,768 tokens where 22 of 26 layers keep 512: 4 / 26 x 32,768 + 22 / 26 x 512 = 5475.
+        """
+        whole = -(-tokens // tokens_per_block) * tokens_per_block
+        if self.window_tokens is None or tokens <= self.window_tokens:
+            return whole
+        kept = -(-self.window_tokens // tokens_per_block) * tokens_per_block
+        return whole - int(self.window_share * (whole - kept))
+
+    def seen_tokens(self, context_tokens: float) -> float:
+        """Return how many tokens a layer looks back on at the end of a context, on average over the layers."""
+        if self.window_tokens is None:
+            return context_tokens
+        beyond = max(0.0, context_tokens - self.window_tokens)
+        return context_tokens - self.window_share * beyond
 
 
 @dataclass(frozen=True)
@@ -107,6 +130,19 @@ class Target:
         return next(each for each in self.settings if each.name == name)
 
 
+class Basis(str, enum.Enum):
+    """What a speed is known from, best first."""
+
+    MEASURED = "measured"
+    """Of this very engine."""
+    SILICON = "silicon"
+    """A model of these sizes on this GPU in this format, composed of operators that were measured."""
+    ROOFLINE = "roofline"
+    """The data sheet, at the share of it that models reach on this GPU in this format."""
+    GUESS = "guess"
+    """The data sheet, at a share that was borrowed from another format or GPU."""
+
+
 @dataclass(frozen=True)
 class Workload:
     """The request that rates are computed for."""
@@ -117,20 +153,34 @@ class Workload:
 
 @dataclass(frozen=True)
 class ClassPace:
-    """What one class can expect of its longest prompt, beside what it was promised."""
+    """What one class can expect, beside what it was promised."""
 
     name: str
+    prompt_tokens: int
+    """What :attr:`ttft_ms` is of: the class's longest prompt, unless another was asked for."""
     ttft_ms: float
     """Once admitted, with decoding requests beside it and no prompt before it."""
     tpot_ms: float
-    promised_ttft_ms: float | None
-    promised_tpot_ms: float | None
+    total_ms: float
+    """To the last token of the usual answer to the longest prompt that leaves room for it."""
+    promised_ttft_ms: float | None = None
+    promised_tpot_ms: float | None = None
+    promised_deadline_ms: float | None = None
+
+    @property
+    def promises(self) -> tuple[tuple[str, float, float], ...]:
+        """What was promised: its key in the contract, the time that it takes, the time that it may take."""
+        rows = (
+            ("ttft_ms", self.ttft_ms, self.promised_ttft_ms),
+            ("tpot_ms", self.tpot_ms, self.promised_tpot_ms),
+            ("deadline_ms", self.total_ms, self.promised_deadline_ms),
+        )
+        return tuple((key, takes, may) for key, takes, may in rows if may is not None)
 
     @property
     def kept(self) -> bool:
-        """Whether both promises hold."""
-        ttft, tpot = self.promised_ttft_ms, self.promised_tpot_ms
-        return (ttft is None or self.ttft_ms <= ttft) and (tpot is None or self.tpot_ms <= tpot)
+        """Whether all promises hold."""
+        return all(takes <= may for _, takes, may in self.promises)
 
 
 @dataclass(frozen=True)
@@ -146,7 +196,10 @@ class Pace:
     batch: int
     """Requests that decode at once: decode slots, or fewer where the KV pool ends before."""
     requests_per_s: float
-    classes: tuple[ClassPace, ...]
+    basis: Basis
+    classes: tuple[ClassPace, ...] = ()
+    bound_by: str | None = None
+    """The class whose prompts leave so few decode slots; None where none does."""
 
 
 @dataclass(frozen=True)
@@ -170,4 +223,6 @@ class Plan:
     """None for the CPU."""
     pace: Pace | None = None
     """None where nothing is known of the speed."""
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Why the values are what they are that the contract does not give."""
     warnings: tuple[Problem, ...] = ()

@@ -5,7 +5,6 @@ from trtkit.plan.preflight.flags import FLAG_CHECKS
 from trtkit.plan.preflight.formats import FORMAT_CHECKS
 from trtkit.plan.preflight.limits import LIMIT_CHECKS
 from trtkit.plan.preflight.lora import LORA_CHECKS
-from trtkit.plan.preflight.pace import PACE_CHECKS
 from trtkit.plan.preflight.ranks import RANK_CHECKS
 from trtkit.plan.preflight.source import SOURCE_CHECKS
 from trtkit.plan.preflight.speculation import SPECULATION_CHECKS
@@ -18,7 +17,6 @@ GPU_CHECKS: tuple[Check, ...] = (
     *FLAG_CHECKS,
     *SPECULATION_CHECKS,
     *LORA_CHECKS,
-    *PACE_CHECKS,
 )
 
 RANKLESS_CHECKS: tuple[Check, ...] = (*SOURCE_CHECKS, *FORMAT_CHECKS, *FLAG_CHECKS)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trtkit.catalog.formats import BACKENDS
 from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses, warns
+from trtkit.plan.gpu_memory import CONTEXT_LOGITS
 from trtkit.plan.preflight.target import TRTLLM_BACKENDS
 from trtkit.plan.types import Plan
 
@@ -74,6 +76,16 @@ def step_stays_within_tensors(_: Contract, __: ModelConfig, plan: Plan) -> Itera
 
 
 @warns
+def context_logits_are_small(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Logits of prompts are float32 for every token of a step, in the memory that the pool would have."""
+    flags = [name for name in CONTEXT_LOGITS if contract.engine.build_flags.get(name) is True]
+    size = 4 * plan.limits.max_num_tokens * model.vocab_size
+    if flags and plan.target and size * _LOGITS_PART > plan.target.gpu.memory_bytes:
+        message = f"logits of {plan.limits.max_num_tokens} tokens take {size / 1e9:.1f} GB"
+        yield Problem(message, f"engine.build_flags.{flags[0]}", "leave it out, or lower max_num_tokens")
+
+
+@warns
 def logits_are_small(_: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """Logits are kept in float32 for every beam of every sequence the engine was built for."""
     target = plan.target
@@ -91,7 +103,7 @@ def logits_are_small(_: Contract, model: ModelConfig, plan: Plan) -> Iterator[Pr
 @warns
 def reuse_and_chunks_work(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """Reuse and chunked context that were asked for and are silently switched off."""
-    for name, key in _OF_CONTEXT.items():
+    for name, key in _OF_CONTEXT.items() if not BACKENDS[plan.backend].cache_per_slot else ():
         setting = plan.target.setting(name) if plan.target else None
         if plan.target and setting and setting.reason:
             cause = [each.reason for each in plan.target.settings if each.name == "use_paged_context_fmha"]
@@ -111,7 +123,7 @@ def reuse_and_chunks_work(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[
 def pool_holds_batch(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """Slots beyond what the pool holds at full length are only filled by shorter requests."""
     limits = plan.limits
-    full = plan.memory.kv_tokens // limits.max_seq_len
+    full = plan.memory.kv_tokens // plan.zones.kv_need(limits.max_seq_len, limits.tokens_per_block)
     if 1 <= full < limits.max_batch_size // _SLOTS_PER_SEQUENCE:
         message = f"the pool holds {full} sequences of {limits.max_seq_len} tokens, and {limits.max_batch_size} may run"
         hint = "lower it to free buffers for the pool, or lower max_seq_len"
@@ -124,6 +136,7 @@ LIMIT_CHECKS = (
     step_holds_beams,
     step_is_whole_blocks,
     step_stays_within_tensors,
+    context_logits_are_small,
     logits_are_small,
     reuse_and_chunks_work,
     pool_holds_batch,

@@ -9,6 +9,7 @@ from trtkit.catalog.trtllm import ARCHITECTURES_SINCE, HEAD_SIZES, LINES
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses, warns
+from trtkit.plan.preflight.target import TRTLLM_BACKENDS
 from trtkit.plan.types import Plan
 
 
@@ -24,8 +25,8 @@ def line_has_architecture(contract: Contract, model: ModelConfig, plan: Plan) ->
 
 @refuses
 def head_size_has_kernel(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
-    """Attention plugins take heads of a multiple of 8 dimensions."""
-    if contract.engine.backend.value == "tensorrt" and model.head_size % 8:
+    """TensorRT-LLM's attention takes heads of a multiple of 8 dimensions."""
+    if contract.engine.backend.value in TRTLLM_BACKENDS and model.head_size % 8:
         message = f"heads of {model.head_size} dimensions are no multiple of 8"
         hint = f"sizes with kernels: {', '.join(map(str, HEAD_SIZES))}; the cpu back end takes any"
         yield Problem(message, "model.source", hint)
@@ -33,10 +34,10 @@ def head_size_has_kernel(contract: Contract, model: ModelConfig, _: Plan) -> Ite
 
 @warns
 def head_size_is_common(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
-    """Fused context attention exists for a list of head sizes; others may fall back to slower kernels."""
-    size = model.head_size
-    if contract.engine.backend.value == "tensorrt" and size % 8 == 0 and size not in HEAD_SIZES:
-        message = f"no fused context attention is known for heads of {size} dimensions"
+    """Kernels of attention exist for a list of head sizes; others may fail or be slow."""
+    size, backend = model.head_size, contract.engine.backend.value
+    if size not in HEAD_SIZES and not (backend in TRTLLM_BACKENDS and size % 8):
+        message = f"no attention kernel of {backend} is known for heads of {size} dimensions"
         yield Problem(message, "model.source", f"sizes with kernels: {', '.join(map(str, HEAD_SIZES))}")
 
 

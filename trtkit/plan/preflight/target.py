@@ -10,7 +10,7 @@ from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
 from trtkit.catalog.support import RTX_SMS
-from trtkit.catalog.trtllm import LINES, LLMAPI_SINCE
+from trtkit.catalog.trtllm import LINES, LLMAPI_SINCE, NEWEST
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.parallel import parallel_problems
@@ -37,10 +37,18 @@ def _gpu_is_known(contract: Contract) -> Iterator[Problem]:
     gpu = contract.engine.gpu
     if gpu in GPUS:
         return
-    near = difflib.get_close_matches(gpu or "", GPUS, n=1)
-    hint = f"{f'did you mean {near[0]}? ' if near else ''}known: {', '.join(GPUS)}"
+    near = near_gpus(gpu or "")
+    meant = f"did you mean {' or '.join(near)}? " if near else ""
+    hint = f"{meant}known: {', '.join(GPUS)}"
     message = "the back end needs a target GPU" if gpu is None else f"{gpu!r} is no GPU of the catalog"
     yield Problem(message, "engine.gpu", hint)
+
+
+def near_gpus(name: str) -> list[str]:
+    """Return the GPUs whose names begin so, or else the one that is spelt most like it; capitals do not count."""
+    word = name.lower().replace("_", "-").replace(" ", "-")
+    begin = [each for each in GPUS if word and each.startswith(word)]
+    return begin or difflib.get_close_matches(word, GPUS, n=1)
 
 
 def _targets_are_known(contract: Contract) -> Iterator[Problem]:
@@ -68,7 +76,7 @@ def _line_is_known(contract: Contract) -> Iterator[Problem]:
         yield Problem(f"the {backend} back end is not part of TensorRT-LLM", key, "leave the key out")
     elif line not in LINES:
         hint = f"lines that are: {', '.join(LINES[LINES.index(first) :])}"
-        gone = "; the engine flow ends with 1.2" if backend == "tensorrt" else ""
+        gone = f"; the engine flow is known from {first} to {NEWEST}" if backend == "tensorrt" else ""
         yield Problem(f"TensorRT-LLM {line} is not in the catalog{gone}", key, hint)
     elif LINES.index(line) < LINES.index(first):
         yield Problem(f"TensorRT-LLM {line} has no LLM API back end", key, f"at least {first}")

@@ -24,8 +24,7 @@ class Ledger:
 
     def kv_need(self, request: Request) -> int:
         """Return the request's reservation: prompt + max_tokens in whole blocks (33 tokens in blocks of 32: 64)."""
-        blocks = -(-(request.prompt_tokens + request.max_tokens) // self._tokens_per_block)
-        return blocks * self._tokens_per_block
+        return self.zones.kv_need(request.prompt_tokens + request.max_tokens, self._tokens_per_block)
 
     def could_fit(self, request: Request) -> bool:
         """Tell whether the request fits when nothing else is in flight."""
