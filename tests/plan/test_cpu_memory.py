@@ -7,7 +7,7 @@ import pytest
 from trtkit.catalog.formats import BACKENDS
 from trtkit.errors import ContractError
 from trtkit.plan import Machine, make_plan
-from trtkit.plan.cpu_memory import copies_bytes
+from trtkit.plan.cpu_memory import copies_bytes, packed_bytes
 
 LINEAR = 30 * (960 * 576 + 576 * 576 + 3 * 1536 * 576)
 HEAD = 49152 * 576
@@ -20,6 +20,11 @@ HEAD = 49152 * 576
 def test_only_narrow_products_have_narrow_copies(contract_with, smollm2, machine, weights, per_weight):
     plan = make_plan(contract_with(quantization={"weights": weights}), smollm2, machine)
     assert plan.memory.overhead_bytes == copies_bytes(smollm2, weights) == LINEAR * per_weight + 8 * HEAD
+
+
+@pytest.mark.parametrize(("weights", "per_weight"), [("none", 4), ("int8-wo", 8), ("int8-sq", 8)])
+def test_graphs_keep_narrow_weights_twice_as_float32(smollm2, weights, per_weight):
+    assert packed_bytes(smollm2, weights) == LINEAR * per_weight + 4 * HEAD
 
 
 def test_copies_are_taken_off_the_memory_and_the_pool(contract_with, smollm2):

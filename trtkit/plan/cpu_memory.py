@@ -15,9 +15,13 @@ WIDENED = ("none", "fp8", "fp8-rowwise")
 
 
 def packed_bytes(model: ModelConfig, weights: str) -> int:
-    """Return the size of what ONNX Runtime packs anew for its products: the head and what is not quantized, float32."""
+    """Return the size of what ONNX Runtime keeps of matrices beside its mapped file: all float32, as they are packed.
+
+    Narrow weights are widened first, and both forms stay. SmolLM2-135M, computed and measured as anonymous memory
+    without the caches, ONNX Runtime 1.32: plain 538 and 519 MB, INT8 weight-only 963 and 974, SmoothQuant 963 and 968.
+    """
     head = model.vocab_size * model.hidden_size
-    return 4 * (head + (_linear_elements(model) if weights == "none" else 0))
+    return 4 * head + (4 if weights == "none" else 8) * _linear_elements(model)
 
 
 def copies_bytes(model: ModelConfig, weights: str) -> int:
