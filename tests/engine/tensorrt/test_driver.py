@@ -67,11 +67,20 @@ def test_what_the_builder_rewrites_is_foreseen(tools, compiled, planned, quantiz
 
 
 def test_ranks_are_built_by_workers_or_by_mpirun(tools, compiled):
-    tools()
+    tools(smi="90,90")
     facts, out = compiled(Builder(mpirun=True), tensor_parallel=2)
     assert facts["argv"][0][:4] == ["mpirun", "--allow-run-as-root", "-n", "2"]
     assert "--workers" not in facts["argv"][0]
     assert (out / "rank1.engine").is_file()
+
+
+@pytest.mark.parametrize("mpirun", [False, True])
+def test_one_gpu_builds_all_ranks_one_after_another(tools, compiled, mpirun):
+    tools(gpus="1")
+    facts, out = compiled(Builder(mpirun=mpirun), tensor_parallel=2, pipeline_parallel=2)
+    assert "--workers" not in facts["argv"][0]
+    assert ("-n 1 trtllm-build" in " ".join(facts["argv"][0])) == mpirun
+    assert (out / "rank3.engine").is_file()
 
 
 def test_a_stripped_engine_gets_its_weights_and_is_kept_beside(tools, compiled):

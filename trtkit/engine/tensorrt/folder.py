@@ -34,7 +34,8 @@ def check_engine(job: Job, folder: Path) -> dict[str, Any]:
     """
     config = _read(folder / CHECKPOINT_CONFIG)
     planned = _read(job.checkpoint / CHECKPOINT_CONFIG)
-    wrong = [*_rank_problems(job, folder), *map(str, differences(job.plan, planned, config))]
+    wrong = [*_rank_problems(job, folder), *_adapter_problems(job, folder)]
+    wrong += map(str, differences(job.plan, planned, config))
     if wrong:
         message = "the engine is not what was planned:" + "".join(f"\n  {each}" for each in wrong)
         hint = (
@@ -66,6 +67,13 @@ def _rank_problems(job: Job, folder: Path) -> Iterator[str]:
             yield f"{name}: missing"
         elif problem := _damage(folder / name, _least_bytes(job, folder, rank)):
             yield f"{name}: {problem}"
+
+
+def _adapter_problems(job: Job, folder: Path) -> Iterator[str]:
+    for index in range(len(job.adapters)):
+        path = folder / "lora" / str(index) / "adapter_config.json"
+        if not path.is_file():
+            yield f"{path.relative_to(folder)}: missing"
 
 
 def _damage(path: Path, least_bytes: int) -> str:

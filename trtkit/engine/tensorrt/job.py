@@ -44,9 +44,9 @@ class Job:
         return f"trtkit-{hashlib.sha256(str(self.out).encode()).hexdigest()[:12]}"
 
     def commands(self, devices: Sequence[Device] = ()) -> list[tuple[str, ...]]:
-        """Return the commands in order; a container sees the given devices, or all."""
+        """Return the commands in order, for the given devices: all that there are where none is given."""
         if not self.in_container:
-            return self._steps()
+            return self._steps(len(devices))
         inside = replace(
             self,
             in_container=False,
@@ -54,16 +54,18 @@ class Job:
             out=_ENGINE,
             adapters=tuple(_LORA / str(index) for index in range(len(self.adapters))),
         )
-        return [(*self._docker(devices), *step) for step in inside._steps()]  # noqa: SLF001 - one of us
+        return [(*self._docker(devices), *step) for step in inside.commands(devices)]
 
-    def _steps(self) -> list[tuple[str, ...]]:
+    def _steps(self, devices: int) -> list[tuple[str, ...]]:
+        """Return the builder's commands; processes without a GPU of their own would end with an error."""
         world = target_of(self.plan).ranks.world
+        at_once = min(world, devices or world)
         built = self.out / STRIPPED if self.strips else self.out
-        workers = world if world > 1 and not self.mpirun else None
+        workers = at_once if at_once > 1 and not self.mpirun else None
         build = build_argv(self.plan, self.checkpoint, built, adapters=self.adapters, workers=workers)
         if self.mpirun:
             # Containers run as root, which Open MPI refuses unless it is told.
-            build = ("mpirun", "--allow-run-as-root", "-n", str(world), *build)
+            build = ("mpirun", "--allow-run-as-root", "-n", str(at_once), *build)
         return [build, refit_argv(self.checkpoint, built, self.out)] if self.strips else [build]
 
     def _docker(self, devices: Sequence[Device]) -> tuple[str, ...]:
