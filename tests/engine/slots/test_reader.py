@@ -1,6 +1,7 @@
 """Engine folders with a graph before the quality gate."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -10,6 +11,7 @@ import yaml
 pytest.importorskip("transformers")
 
 from tests.cli.conftest import trtkit  # noqa: F401 - a fixture
+from tests.engine.slots.conftest import write_engine
 from tests.flow.conftest import contract, model, tiny_llama  # noqa: F401 - fixtures
 from trtkit.engine.slots.executor import Batch
 from trtkit.engine.slots.reader import GraphReader, with_every_position
@@ -32,6 +34,15 @@ def test_sequences_share_nothing(slots_dir):
     first = reader.logits(TOKENS[:60])
     reader.logits(TOKENS[::-1])
     assert np.array_equal(reader.logits(TOKENS[:60]), first)
+
+
+def test_a_graph_for_a_gpu_is_read_here_too(checkpoint, slots_plan, slots_dir, tmp_path):
+    """With the rounding of float16."""
+    plan = replace(slots_plan, backend="rtx", dtype="float16")
+    folder = write_engine(checkpoint, tmp_path / "rtx", plan)
+    expected = GraphReader(slots_dir).logits(TOKENS)
+    error = np.abs(GraphReader(folder).logits(TOKENS) - expected).mean()
+    assert 0 < error < 0.005 * expected.std()
 
 
 def test_what_no_slot_has_room_for_is_refused(slots_dir):

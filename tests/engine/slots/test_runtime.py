@@ -149,6 +149,7 @@ def test_a_step_writes_into_the_caches_and_copies_none(client):
         ("build_config", {"max_seq_len": 301}, "max_seq_len is 301, a slot has 300 tokens"),
         ("graph", {"colour": 1}, "not an engine folder"),
         ("graph", {"dtype": "float16"}, r"past_key_0 is \('tensor\(float\)'"),
+        ("graph", {"dtype": "bfloat16"}, "computes in bfloat16, for which ONNX Runtime has no kernels"),
         ("graph", {"capacity_tokens": 512}, r"past_key_0 is .*\(2, 300, 16\)\), not .*\(2, 512, 16\)\)"),
         ("pretrained_config", {"num_hidden_layers": 3}, "past_key_2 is None"),
         ("pretrained_config", {"num_hidden_layers": 1}, "past_key_1 is unknown"),

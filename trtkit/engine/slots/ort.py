@@ -11,7 +11,7 @@ from trtkit.engine.graph.spec import LOGITS, ONNX_RUNTIME_SETTINGS, Phase
 from trtkit.engine.inflight.pipeline import reason
 from trtkit.engine.slots.executor import Batch
 from trtkit.engine.slots.folder import SlotFolder
-from trtkit.errors import EnvironmentLacks, StageError
+from trtkit.errors import EnvironmentLacks, InputError, StageError
 
 _CPU = "CPUExecutionProvider"
 _SETTINGS = {
@@ -24,7 +24,7 @@ _SETTINGS = {
     "session.intra_op.allow_spinning": "0",
 }
 _TYPES = {"float32": "tensor(float)", "float16": "tensor(float16)"}
-"""Of ONNX Runtime's kernels on the CPU, which has none for bfloat16."""
+"""That ONNX Runtime has kernels for on the CPU."""
 
 
 class OrtExecutor:
@@ -35,6 +35,11 @@ class OrtExecutor:
     """
 
     def __init__(self, folder: SlotFolder, model: bytes | None = None) -> None:
+        if folder.spec.dtype not in _TYPES:
+            message = (
+                f"the graph computes in {folder.spec.dtype}, for which ONNX Runtime has no kernels on a CPU"
+            )
+            raise InputError(message, path=folder.path, hint="set model.dtype: float16 and build again")
         self._session = _open(folder, model)
         _check(self._session, folder)
         shape = folder.spec.cache_shape(folder.cache, folder.spec.slots)
@@ -97,7 +102,7 @@ def _open(folder: SlotFolder, model: bytes | None) -> Any:
 def _check(session: Any, folder: SlotFolder) -> None:
     """Raise :class:`StageError` where the graph is not the one that ``config.json`` describes."""
     spec = folder.spec
-    cache = (_TYPES.get(spec.dtype, spec.dtype), spec.cache_shape(folder.cache, 1)[1:])
+    cache = (_TYPES[spec.dtype], spec.cache_shape(folder.cache, 1)[1:])
     names = [name for pair in spec.cache_names(folder.cache.num_layers) for name in pair]
     wanted = {**dict.fromkeys(names, cache), LOGITS: ("tensor(float)", (folder.limits.vocab_size,))}
     there = {
