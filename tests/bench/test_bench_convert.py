@@ -10,6 +10,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from tests.bench.account import CASES, Result, Sample, verdicts
+
 BENCH = Path(__file__).with_name("bench_convert.py")
 
 
@@ -79,3 +81,27 @@ def test_leaves_nothing_when_it_is_stopped(tmp_path, number):
     assert process.wait(timeout=30) != 0
     process.stdout.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def result_of(case, source_gb, cpu_s, rss_mb):
+    sample = Sample(cpu_s, cpu_s, rss_bytes=round(rss_mb * 1e6), read_bytes=round(source_gb * 1e9))
+    return Result(case, round(source_gb * 1e9), 0, (Sample(0.1, 0.1),), (sample,))
+
+
+def over_sizes(name, *figures):
+    case = next(case for case in CASES if case.name == name)
+    found = verdicts([result_of(case, *each) for each in figures])
+    return {verdict.what: (verdict.figure, verdict.met) for verdict in found if verdict.subject == name}
+
+
+def test_quantizing_is_judged_by_what_a_larger_model_takes_more():
+    # 1.5 GB more in 1.0 s more; all 2 GB in 1.8 s would be 1.1.
+    found = over_sizes("fp8 tp1", (0.5, 0.8, 12), (2.0, 1.8, 112))
+    assert found == {"speed from 0.5 GB to 2 GB": ("1.50", True)}
+    assert over_sizes("fp8 tp1", (0.5, 0.8, 12), (2.0, 2.5, 112))["speed from 0.5 GB to 2 GB"][1] is False
+    assert over_sizes("fp8 tp1", (2.0, 1.8, 112)) == {"speed": ("1.11", True)}
+
+
+def test_a_copy_takes_no_more_memory_for_a_larger_model():
+    assert over_sizes("bf16 tp1", (0.5, 0.1, 5), (2.0, 0.4, 12)) == {"memory over sizes": ("+7.0", True)}
+    assert over_sizes("bf16 tp1", (0.5, 0.1, 5), (2.0, 0.4, 14))["memory over sizes"][1] is False
