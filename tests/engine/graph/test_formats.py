@@ -98,6 +98,23 @@ def test_only_standard_operators_are_used_and_the_model_is_valid(write: Any) -> 
     assert (counts["Attention"], counts["RotaryEmbedding"], counts["ScatterND"]) == (2, 4, 4)
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_a_head_that_is_the_embedding_is_stored_once(write: Any, same: bool) -> None:
+    """The bytes decide: a checkpoint that says so and has another head keeps it."""
+
+    def tie(tensors: dict[str, np.ndarray]) -> None:
+        tensors["lm_head.weight"] = tensors["transformer.vocab_embedding.weight"].copy()
+        tensors["lm_head.weight"][-1, -1] += not same
+
+    written = write(edit=tie, spec=EVERYWHERE, tie_word_embeddings=True)
+    stored = {
+        tensor.name for tensor in onnx.load(written.facts.model, load_external_data=False).graph.initializer
+    }
+    assert ("lm_head.weight" in stored) is not same
+    expected = Reference(written.checkpoint).logits(TOKENS[0])
+    assert np.abs(written.session().step([0], TOKENS)[0] - expected).max() < 1e-3
+
+
 @pytest.mark.parametrize("name", ["sq-per-channel-per-token", "sq-qdq", "fp8-rowwise", "awq-zero"])
 def test_a_token_of_zeros_stays_zeros(write: Any, name: str) -> None:
     def silence(tensors: dict[str, np.ndarray]) -> None:

@@ -29,7 +29,7 @@ class Network:
 
     def __init__(self, checkpoint: TrtllmCheckpoint, spec: GraphSpec) -> None:
         self.graph = Graph(spec.dtype, checkpoint.folder)
-        self.spec = spec
+        self.spec, self.config = spec, checkpoint.config
         self.decoder = Decoder.from_config(checkpoint.config)
         model = read_config(checkpoint.config, path=checkpoint.folder / CHECKPOINT_CONFIG)
         self.vocab_size, moe = model.vocab_size, model.moe
@@ -85,12 +85,12 @@ class Network:
             last = graph.node("Unsqueeze", graph.input(names.LAST, "int64", "batch"), graph.ints(-1))
             hidden = graph.node("GatherND", hidden, last, batch_dims=1)
         normed = self._scaled(self.norm(hidden, "transformer.ln_f"), d.logits_scale)
-        if HEAD + ".weight" in self.tensors:
-            logits = self.linear.plain(normed, HEAD)
-        else:
-            weight = graph.node("Transpose", _EMBEDDING, perm=[1, 0])
+        if self.is_tied():
+            weight = graph.node("Transpose", _EMBEDDING, name=HEAD + "/transposed", perm=[1, 0])
             logits = graph.node("MatMul", normed, weight, name=HEAD)
             self.linear.forms[HEAD] = LinearForm.FLOAT
+        else:
+            logits = self.linear.plain(normed, HEAD)
         positions = ("seq",) if self.spec.all_logits else ()
         graph.output(names.LOGITS, "float32", "batch", *positions, self.vocab_size)
         if d.logits_cap is None:
@@ -99,6 +99,14 @@ class Network:
         cap = graph.constant(np.array(d.logits_cap, np.float32))
         capped = graph.node("Tanh", graph.node("Div", graph.node("Cast", logits, to="float32"), cap))
         graph.node("Mul", capped, cap, name=names.LOGITS)
+
+    def is_tied(self) -> bool:
+        """Return whether the head holds the embedding's bytes, as converted checkpoints of tied models do."""
+        if not self.config.get("tie_word_embeddings"):
+            return False
+        head, embedding = self.tensors.info(HEAD + ".weight"), self.tensors.info(_EMBEDDING)
+        pairs = zip(head.chunks(), embedding.chunks(), strict=True)
+        return head.shape == embedding.shape and all(a.tobytes() == b.tobytes() for a, b in pairs)
 
     def layer(self, x: Value, prefix: str, index: int) -> Value:
         """Run one layer: in a row, side by side, or (Gemma 2 and 3) with norms behind attention and MLP too."""
