@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.plan.types import Zones
-from trtkit.proxy.admission import Abort, Admission, Dispatch, Refuse, Request, State, TimeLimits
+from trtkit.proxy.admission import Abort, Admission, Dispatch, Reason, Refuse, Request, State, TimeLimits
 
 STARVATION_S = 5.0
 ZONES = Zones(prefill_tokens=300, kv_tokens=1024, decode_slots=3)
@@ -60,9 +60,6 @@ class Host:
     def check_order(self, chosen: Request) -> None:
         if self.now_s - chosen.arrival_s >= STARVATION_S:
             return
-        kept = [self.arrived[key] for key in self.waiting if not self.arrived[key].sheddable]
-        if chosen.priority == max((each.priority for each in kept), default=0):
-            return  # the least urgent band that may not be shed has a minimum share
         for other in (self.arrived[key] for key in self.waiting - {chosen.id}):
             assert chosen.priority <= other.priority
 
@@ -70,8 +67,8 @@ class Host:
         ledger = self.gate.backends[0].ledger
         assert ledger.decode_slots == len(self.running) <= ZONES.decode_slots
         assert 0 <= ledger.kv_tokens <= ZONES.kv_tokens
-        largest = max((self.arrived[key].prompt_tokens for key in self.running), default=0)
-        assert 0 <= ledger.prefill_tokens <= max(ZONES.prefill_tokens, largest)
+        assert 0 <= ledger.spared_tokens <= ledger.prefill_tokens
+        assert ledger.prefill_tokens - ledger.spared_tokens <= ZONES.prefill_tokens
         assert len(self.gate.pools[0].queue) == len(self.waiting) <= 4
         assert sum(self.gate.count(name, State.QUEUED) for name in CLASSES) == len(self.waiting)
 
@@ -143,3 +140,38 @@ def test_every_limit_is_enforced_at_its_time(steps):
         for key in host.running - host.aborted:
             assert host.now_s < host.arrived[key].arrival_s + host.arrived[key].limits.total_s
         host.offer(*arguments) if what == "offer" else host.act(what, *arguments)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(["queue_s", "first_token_s", "inter_token_s", "total_s"]),
+    st.floats(0.01, 8),
+    st.lists(st.floats(0.001, 1), max_size=5),
+)
+def test_each_limit_ends_a_request_alone_at_its_time_and_not_before(which, limit_s, token_gaps_s):
+    """One request waits behind another, or runs; tokens come before the limit where it is about tokens."""
+    waits = which == "queue_s"
+    gate = Admission(AdmissionRules(), ZONES, tokens_per_block=32)
+    if waits:
+        for n in range(ZONES.decode_slots):
+            gate.offer(Request(f"running{n}", "gold", 1, 1, 1, 0.0), 0.0)
+    gate.offer(Request("a", "gold", 1, 1, 1, 0.0, TimeLimits(**{which: limit_s})), 0.0)
+    start_s = 0.0
+    if which == "inter_token_s":
+        gate.first_token("a", start_s)
+        for gap_s in token_gaps_s:
+            start_s += min(gap_s, limit_s / 2)
+            assert gate.expire(start_s) == []
+            gate.token("a", start_s)
+    assert gate.expire(start_s + limit_s * 0.999) == []
+    (end,) = gate.expire(start_s + limit_s * 1.001)
+    assert (end.id, isinstance(end, Refuse if waits else Abort)) == ("a", True)
+    assert (
+        end.reason
+        is {
+            "queue_s": Reason.QUEUE_TIMEOUT,
+            "first_token_s": Reason.FIRST_TOKEN_TIMEOUT,
+            "inter_token_s": Reason.INTER_TOKEN_TIMEOUT,
+            "total_s": Reason.DEADLINE,
+        }[which]
+    )

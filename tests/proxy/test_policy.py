@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,7 +13,6 @@ from trtkit.contract.models import ServiceClass
 from trtkit.contract.scheduling import OnInfeasible, Order
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission import (
-    Abort,
     Admission,
     Constraint,
     Dispatch,
@@ -22,10 +23,12 @@ from trtkit.proxy.admission import (
     State,
     Suspicion,
     Terms,
+    TimeLimits,
     terms_of,
 )
 from trtkit.proxy.admission.fit import LineFit
 from trtkit.proxy.admission.record import bucket_of
+from trtkit.proxy.gate import Gate
 
 RATE = 10_000.0
 """Prompt tokens per second of the engine that the tests play."""
@@ -102,11 +105,101 @@ def test_nothing_is_refused_for_a_promise_before_a_rate_was_measured():
 def test_what_cannot_be_in_time_is_refused_on_arrival_with_what_it_would_take_and_what_was_left():
     gate = taught(admission())
     gate.offer(request("running", prompt=10, at=100), 100)
-    (refusal,) = gate.offer(request("a", prompt=5000, at=100, terms=PROMISE), 100)
+    (refusal,) = gate.offer(request("a", prompt=4500, at=100, terms=PROMISE), 100)
     assert (refusal.reason, refusal.record.constraint) == (Reason.HOPELESS, Constraint.PROMISE)
-    assert refusal.record.measured == pytest.approx(1.2 * 5000 / RATE, rel=0.1)
+    assert refusal.record.measured == pytest.approx(1.2 * 4500 / RATE, rel=0.1)
     assert refusal.record.threshold == pytest.approx(0.5)
     assert refusal.pushback_ms >= 50
+
+
+def test_what_no_idle_engine_could_do_in_time_is_told_not_to_come_back():
+    gate = taught(admission())
+    gate.offer(request("running", prompt=10, at=100), 100)
+    (refusal,) = gate.offer(request("a", prompt=5500, at=100, terms=PROMISE), 100)
+    assert (refusal.reason, refusal.pushback_ms) == (Reason.IMPOSSIBLE, -1)
+    (refusal,) = gate.offer(request("late", prompt=100, at=99.5, terms=PROMISE), 100.01)
+    assert refusal.reason is Reason.HOPELESS
+
+
+def test_what_comes_too_late_behind_those_before_it_is_refused_on_arrival():
+    gate = taught(admission(slots=1))
+    gate.offer(request("running", at=100), 100)
+    for n in range(4):
+        assert gate.offer(request(f"a{n}", prompt=1000, at=100, terms=PROMISE), 100) == []
+    (refusal,) = gate.offer(request("late", prompt=1000, at=100, terms=PROMISE), 100)
+    assert (refusal.reason, refusal.record.constraint) == (Reason.HOPELESS, Constraint.BACKLOG)
+    assert refusal.record.measured == pytest.approx(0.52, rel=0.1)
+    assert refusal.record.threshold == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    "newcomer",
+    [
+        {"prompt": 100},  # shorter than all who wait
+        {"prompt": 1000, "tenant": "quiet"},  # takes turns with the other tenant
+        {"prompt": 1000, "priority": 1},
+        {"prompt": 1000, "terms": Terms(ttft_s=0.5, on_infeasible=OnInfeasible.QUEUE)},
+    ],
+)
+def test_nobody_is_refused_for_those_who_do_not_go_before_it(newcomer):
+    gate = taught(admission(slots=1))
+    gate.offer(request("running", 1, at=100), 100)
+    for n in range(4):
+        gate.offer(request(f"a{n}", 2, prompt=1000, at=100, terms=PROMISE), 100)
+    newcomer = {"priority": 2, "terms": PROMISE, **newcomer}
+    assert gate.offer(request("new", at=100, **newcomer), 100) == []
+
+
+def answered(gate: Admission, now_s: float, *, pace_s: float, tokens: int) -> Admission:
+    """Let an engine show its time per token, and a class how long its answers are."""
+    for n in range(10):
+        gate.offer(request(f"answer{n}", prompt=10, output=tokens, at=now_s), now_s)
+        gate.first_token(f"answer{n}", now_s)
+        gate.finish(f"answer{n}", now_s + pace_s * (tokens - 1), tokens=tokens)
+    return gate
+
+
+def test_a_deadline_leaves_time_for_the_answer():
+    gate = answered(admission(slots=1), 100.0, pace_s=0.02, tokens=51)
+    gate.offer(request("running", at=101), 101)
+    deadline = {"limits": TimeLimits(total_s=1.5), "output": 100}
+    assert gate.offer(request("a", at=101, **deadline), 101) == []
+    assert gate.expire(101.49) == []
+    (refusal,) = gate.expire(101.52)
+    assert (refusal.reason, refusal.record.constraint) == (Reason.HOPELESS, Constraint.WAIT)
+    assert refusal.record.threshold == pytest.approx(0.5)
+
+
+def test_a_short_answer_takes_less_of_its_deadline():
+    gate = answered(admission(slots=1), 100.0, pace_s=0.02, tokens=51)
+    gate.offer(request("running", at=101), 101)
+    gate.offer(request("a", at=101, limits=TimeLimits(total_s=1.5), output=2), 101)
+    assert gate.expire(102.47) == []
+    assert [each.reason for each in gate.expire(102.49)] == [Reason.HOPELESS]
+
+
+def test_a_pace_from_long_ago_refuses_nobody():
+    gate = answered(admission(slots=1), 100.0, pace_s=1.0, tokens=51)
+    slow = request("a", at=500, limits=TimeLimits(total_s=1.5), output=100)
+    assert sent(gate.offer(slow, 500)) == ["a"]
+
+
+def test_a_refusal_without_a_rate_tells_how_long_it_waited():
+    gate = admission(slots=1)
+    gate.offer(request("running"), 0)
+    gate.offer(request("a", terms=PROMISE), 0)
+    (refusal,) = gate.expire(0.6)
+    assert refusal.record.bound == (Constraint.WAIT, pytest.approx(0.6), pytest.approx(0.5))
+
+
+def test_a_record_has_the_numbers_of_the_last_time_that_it_was_held_back():
+    gate = admission(prefill=1000, slots=9)
+    gate.offer(request("x", prompt=600), 0)
+    gate.offer(request("y", prompt=400), 0)
+    gate.offer(request("z", prompt=700), 0)
+    gate.first_token("y", 1)
+    (dispatch,) = gate.first_token("x", 2)
+    assert dispatch.record.bound == (Constraint.PREFILL, 1300, 1000)
 
 
 def test_what_waits_is_refused_as_soon_as_it_cannot_be_in_time_any_more():
@@ -413,9 +506,32 @@ def stopping_scene(**low) -> Admission:
 def test_a_sheddable_prompt_is_stopped_for_a_more_urgent_one_that_is_late_only_because_of_it():
     gate = stopping_scene()
     (abort,) = gate.offer(request("top", prompt=1000, at=100.1, terms=PROMISE), 100.1)
-    assert abort == Abort("batch", Reason.EVICTED)
+    assert (abort.id, abort.reason) == ("batch", Reason.EVICTED)
+    assert abort.pushback_ms >= 50
     assert gate.expire(100.11) == []
     assert sent(gate.finish("batch", 100.15)) == ["top"]
+
+
+def test_a_small_prompt_does_not_go_behind_one_that_is_to_be_stopped_for_it():
+    gate = stopping_scene(terms=LOW)
+    (abort,) = gate.offer(request("top", prompt=300, at=100.1, terms=PROMISE), 100.1)
+    assert (abort.id, abort.reason) == ("batch", Reason.EVICTED)
+    assert sent(gate.finish("batch", 100.15)) == ["top"]
+
+
+async def test_who_is_stopped_is_told_when_to_come_back():
+    gate, told = Gate(stopping_scene(), lambda: 100.1), []
+    gate.admission.finish("batch", 100)
+    await gate.enter(
+        request("low", 3, prompt=20_000, at=100, sheddable=True), lambda *said: told.append(said)
+    )
+    waiting = asyncio.ensure_future(gate.enter(request("top", prompt=1000, at=100.1, terms=PROMISE), print))
+    await asyncio.sleep(0)
+    ((reason, pushback_ms),) = told
+    assert reason is Reason.EVICTED
+    assert pushback_ms >= 40
+    gate.leave("low")
+    assert (await waiting).id == "top"
 
 
 @pytest.mark.parametrize(
@@ -441,8 +557,35 @@ def test_nothing_is_stopped_after_its_first_token():
     assert gate.offer(request("top", prompt=1000, at=102, terms=PROMISE), 102) == []
 
 
-def report(used=10, free=90, total=100, per=32) -> EngineReport:
-    return EngineReport(used, free, total, per)
+def report(used=10, free=90, total=100, per=32, active=None) -> EngineReport:
+    return EngineReport(used, free, total, per, active)
+
+
+def test_requests_of_others_take_slots_slowly_and_never_give_any():
+    gate = admission(slots=8)
+    for n in range(2):
+        gate.offer(request(f"own{n}"), 0)
+    gate.observe(0, report(active=6), 0.0)
+    ledger = gate.backends[0].ledger
+    assert ledger.foreign_slots == 0
+    for n in range(1, 40):
+        gate.observe(0, report(used=10 + n % 2, free=90 - n % 2, active=6), 0.2 * n)
+    assert ledger.foreign_slots == 4
+    for n in range(40, 100):
+        gate.observe(0, report(used=10 + n % 2, free=90 - n % 2, active=0), 0.2 * n)
+    assert ledger.foreign_slots == 0
+    assert len(sent([each for n in range(9) for each in gate.offer(request(f"new{n}", at=20), 20)])) == 6
+
+
+def test_others_take_at_most_half_of_the_slots():
+    gate = admission(slots=8)
+    for n in range(99):
+        gate.observe(0, report(used=10 + n % 2, free=90 - n % 2, active=500), 0.2 * n)
+    assert gate.backends[0].ledger.foreign_slots == 4
+
+
+def test_more_waiting_than_active_requests_are_absurd():
+    assert not EngineReport(1, 9, 10, 32, active=2, waiting=3).plausible
 
 
 def foreign(gate: Admission) -> int:
@@ -586,7 +729,7 @@ def test_a_rate_that_nothing_will_refresh_refuses_nobody():
     gate.offer(request("talker", at=100), 100)
     gate.first_token("talker", 100.1)
     assert [each.reason for each in gate.offer(request("a", prompt=9000, at=101, terms=PROMISE), 101)] == [
-        Reason.HOPELESS
+        Reason.IMPOSSIBLE
     ]
     assert sent(gate.offer(request("b", prompt=9000, at=150, terms=PROMISE), 150)) == ["b"]
 
@@ -608,3 +751,28 @@ def test_nobody_who_waits_is_passed_for_ever(others, at):
     if len(others) > at + 7:
         assert dispatched_s is not None
         assert dispatched_s - at <= 6.5
+
+
+def test_a_tenant_that_sends_one_at_a_time_among_many_is_charged_for_each():
+    gate = admission(slots=1)
+    gate.offer(request("running"), 0)
+    for n in range(60):
+        gate.offer(request(f"t{n}", prompt=10, tenant=f"t{n}"), 0)
+    running, served = "running", []
+    for n in range(70):
+        if n >= 55:
+            gate.offer(request(f"ann{n}", prompt=500, tenant="ann"), 0)
+            gate.offer(request(f"bob{n}", prompt=500, tenant="bob"), 0)
+        (running,) = sent(gate.finish(running, 1.0, tokens=20))
+        served.append(running[:3])
+    assert abs(served.count("ann") - served.count("bob")) <= 1
+
+
+def test_tenants_that_come_once_are_forgotten():
+    gate = admission(slots=1, max_queue=10)
+    gate.offer(request("r0", tenant="t0"), 0)
+    for n in range(1, 6000):
+        gate.offer(request(f"r{n}", prompt=10, tenant=f"t{n}"), n)
+        gate.finish(f"r{n - 1}", n, tokens=5)
+    gate.offer(request("last"), 6000)
+    assert len(gate.pools[0].queue.bands[0]._lanes) < 4000

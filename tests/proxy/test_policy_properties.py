@@ -12,8 +12,10 @@ from trtkit.contract.models import ServiceClass
 from trtkit.contract.scheduling import OnInfeasible
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission import Abort, Admission, Dispatch, Refuse, Request, State, TimeLimits, terms_of
+from trtkit.proxy.admission.queue import RELEGATED
 
 STARVATION_S = 20.0
+MINIMUM_SHARE = 0.05
 ZONES = Zones(prefill_tokens=600, kv_tokens=4096, decode_slots=4)
 CLASSES = {
     "gold": ServiceClass(priority=1, ttft_ms=2000.0, tpot_ms=100.0),
@@ -41,6 +43,7 @@ class Host:
         rules = AdmissionRules(
             max_queue=8,
             starvation_ms=STARVATION_S * 1000,
+            minimum_share=MINIMUM_SHARE,
             long_prompt_tokens=LONG_TOKENS if long_backends else None,
         )
         self.gate = Admission(rules, ZONES, 32, backends=backends, long_backends=long_backends)
@@ -50,7 +53,8 @@ class Host:
         self.arrived: dict[str, Request] = {}
         self.waiting: set[str] = set()
         self.running: set[str] = set()
-        self.relegated: set[str] = set()
+        self.passing_tokens = self.other_tokens = 0
+        """Prompt tokens of silver that went before gold by its minimum share, and of all others."""
         self.aborted: set[str] = set()
         self.ends: Counter[str] = Counter()
 
@@ -74,20 +78,32 @@ class Host:
         return bool(self.long_backends) and request.prompt_tokens > LONG_TOKENS
 
     def check_band(self, decision: Dispatch) -> None:
-        """Nobody goes before a more urgent one of its queue, except who starved, is owed a share, or was relegated."""
+        """Nobody goes before a more urgent one of its queue, except who starved, or is owed a share of the others'."""
         chosen = self.arrived[decision.id]
-        if self.now_s - chosen.arrival_s >= STARVATION_S or chosen.class_name == "silver":
-            return  # silver is the least urgent class that is kept: it has the minimum share
-        for other in (self.arrived[key] for key in self.waiting - {chosen.id} - self.relegated):
-            if self.is_long(other) == self.is_long(chosen) and other.class_name != "silver":
-                assert chosen.priority <= other.priority
+        if self.now_s - chosen.arrival_s >= STARVATION_S:
+            return
+        tickets = self.gate._tickets
+        kept = [key for key in self.waiting - {chosen.id} if key in tickets and not tickets[key].relegated]
+        others = [
+            self.arrived[key] for key in kept if self.is_long(self.arrived[key]) == self.is_long(chosen)
+        ]
+        rank = RELEGATED if decision.record.relegated else chosen.priority
+        passed = any(other.priority < rank for other in others)
+        if chosen.class_name == "silver" and not decision.record.relegated:
+            # Silver is the least urgent class that is kept: it has the minimum share.
+            self.passing_tokens += chosen.prompt_tokens if passed else 0
+            assert self.passing_tokens <= MINIMUM_SHARE * self.other_tokens
+            return
+        self.other_tokens += chosen.prompt_tokens
+        assert not passed
 
     def check_zones(self) -> None:
         for backend in self.gate.backends:
             ledger = backend.ledger
             assert 0 <= ledger.decode_slots <= ZONES.decode_slots
             assert 0 <= ledger.kv_tokens <= ZONES.kv_tokens
-            assert 0 <= ledger.prefill_tokens <= max(ZONES.prefill_tokens, 2000)
+            assert 0 <= ledger.spared_tokens <= ledger.prefill_tokens
+            assert ledger.prefill_tokens - ledger.spared_tokens <= ZONES.prefill_tokens
         assert sum(each.ledger.decode_slots for each in self.gate.backends) == len(self.running)
         waiting = sum(len(pool.queue) for pool in self.gate.pools)
         assert waiting == len(self.waiting) == sum(self.gate.count(name, State.QUEUED) for name in CLASSES)

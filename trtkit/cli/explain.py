@@ -11,16 +11,6 @@ from trtkit.cli.console import Output, show, show_json
 from trtkit.cli.options import OutputOption
 from trtkit.errors import InputError, StartError
 
-_SENTENCES = {
-    "none": "nothing held it back",
-    "prefill": "prompt tokens in flight: {measured:.0f} with it, {threshold:.0f} allowed",
-    "kv": "tokens in the KV pool: {measured:.0f} with it, {threshold:.0f} allowed",
-    "decode": "running requests: {measured:.0f} with it, {threshold:.1f} allowed",
-    "order": "{measured:.0f} requests went before it",
-    "queue": "requests in the queue: {measured:.0f}, {threshold:.0f} allowed",
-    "promise": "its first token needs {measured:.3f} s on an idle engine, {threshold:.3f} s were left",
-}
-
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
@@ -59,27 +49,37 @@ def _fetch(proxy: str, request_id: str) -> dict[str, Any]:
         hint = "give the address of its /metrics with --proxy HOST:PORT"
         raise StartError(f"no proxy of trtkit answers at {proxy}: {error}", hint=hint) from error
     if answer.status != http.HTTPStatus.OK:
-        hint = "a proxy remembers its last ten thousand decisions; a request refused before it was sized has none"
+        hint = "a proxy remembers its last ten thousand requests"
         raise InputError(f"the proxy at {proxy} knows no request {request_id!r}", hint=hint)
     return dict(record)
 
 
 def _render(record: dict[str, Any]) -> str:
-    fate = f"refused: {record['reason']}" if record["reason"] else f"sent to engine {record['backend']}"
-    predicted = record["predicted_ttft_s"]
-    bound = _SENTENCES.get(record["constraint"], record["constraint"])
+    predicted, size = record["predicted_ttft_s"], record["prompt_tokens"]
+    tokens = "prompt not counted" if size is None else f"{size} prompt tokens"
     lines = [
-        (
-            "request",
-            f"{record['id']} (class {record['class_name']}, {record['prompt_tokens']} prompt tokens)",
-        ),
-        ("outcome", fate + (", relegated behind all classes" if record["relegated"] else "")),
+        ("request", f"{record['id']} (class {record['class_name']}, {tokens})"),
+        ("outcome", _fate(record) + (", relegated behind all classes" if record["relegated"] else "")),
         ("waited", "-" if record["queue_s"] is None else f"{1000 * record['queue_s']:.0f} ms"),
         ("ahead", f"{record['ahead']} requests of its band and above"),
         (
             "predicted",
             "no rate measured yet" if predicted is None else f"first token after {1000 * predicted:.0f} ms",
         ),
-        ("bound by", bound.format(**record)),
+        ("bound by", _bound(record)),
     ]
     return "\n".join(f"{name:10}{text}" for name, text in lines)
+
+
+def _fate(record: dict[str, Any]) -> str:
+    """Tell what became of a request: whether it was sent, and how it ended."""
+    end = f"{record['outcome']} ({record['reason']})" if record["reason"] else "runs"
+    if record["total_s"] is not None:
+        end += f" after {1000 * record['total_s']:.0f} ms, {record['tokens']} tokens"
+    return end if record["backend"] is None else f"sent to engine {record['backend']}; {end}"
+
+
+def _bound(record: dict[str, Any]) -> str:
+    from trtkit.proxy.admission import Bound, Constraint
+
+    return Bound(Constraint(record["constraint"]), record["measured"], record["threshold"]).sentence

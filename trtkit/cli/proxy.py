@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Annotated
 
 import typer
 
 from trtkit.cli.console import listening, progress, say, warn
 from trtkit.cli.options import ContractArgument, SetOption
+
+
+class LogLevel(str, enum.Enum):
+    """What is logged to stderr, one JSON object a line."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
 
 
 def register(app: typer.Typer) -> None:
@@ -25,6 +35,12 @@ def proxy(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 9001,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 9002,
+    log_level: Annotated[
+        LogLevel,
+        typer.Option(
+            help="info logs each request that did not end well as a line of JSON, debug every request."
+        ),
+    ] = LogLevel.WARNING,
 ) -> None:
     """Speak Triton's gRPC to services and keep the contract's promises; Ctrl-C drains, a second one forces."""
     from trtkit.contract import load_contract
@@ -32,6 +48,7 @@ def proxy(
     from trtkit.flow.chosen import resolve_chosen
     from trtkit.flow.stages import need_tokenizer
     from trtkit.proxy.config import ProxyConfig
+    from trtkit.proxy.journal import open_journal
     from trtkit.proxy.server import run
     from trtkit.triton.ports import choose_ports
 
@@ -50,4 +67,5 @@ def proxy(
         grpc_port=grpc_port,
         metrics_port=metrics_port,
     )
-    run(config, lambda proxy: say(listening(host, proxy.grpc_port, proxy.metrics_port)))
+    with open_journal(log_level.value):
+        run(config, lambda proxy: say(listening(host, proxy.grpc_port, proxy.metrics_port)))

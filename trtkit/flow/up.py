@@ -106,6 +106,7 @@ async def serve_and_show(
                 contract,
                 built.plan,
                 upstream=server.grpc_address,
+                engine_metrics=f"{HOST}:{server.metrics_port}",
                 tokenizer=built.source / "tokenizer.json",
                 host=HOST,
                 grpc_port=ports.grpc,

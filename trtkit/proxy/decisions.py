@@ -1,15 +1,15 @@
-"""The records of what admission decided: counted, logged, and kept for a while for who asks."""
+"""The records of what was decided and what became of it: counted, logged, and kept for a while for who asks."""
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trtkit.proxy.admission import Record
+from trtkit.proxy.admission import Reason, Record
+from trtkit.proxy.slo import Timeline
 
 _KEPT = 10_000
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class DecisionLog:
         self._clients: dict[str, str] = {}
 
     def note(self, record: Record, client_id: str) -> None:
-        """Take a decision in; a refusal is logged as information, a dispatch for debugging."""
+        """Take a decision in, and count it."""
         self._on_record(record)
         self._records[record.id] = record
         if client_id:
@@ -36,9 +36,18 @@ class DecisionLog:
             self._clients[record.id] = client_id
         if len(self._records) > _KEPT:
             self._forget(self._records.popitem(last=False)[0])
-        level = logging.DEBUG if record.reason is None else logging.INFO
+
+    def close(self, request_id: str, reason: Reason, timeline: Timeline) -> None:
+        """Complete a record by how its request ended, and log it; what ended well only for debugging."""
+        record = self._records.get(request_id)
+        if record is None:  # ten thousand others came meanwhile
+            return
+        total_s = math.nan if timeline.total_s is None else timeline.total_s
+        record = record._replace(reason=reason, total_s=total_s, tokens=timeline.tokens)
+        self._records[request_id] = record
+        level = logging.DEBUG if reason is Reason.OK else logging.INFO
         if log.isEnabledFor(level):
-            log.log(level, "decision %s", json.dumps(as_json(record)))
+            log.log(level, "request", extra={"decision": as_json(record)})
 
     def find(self, request_id: str) -> Record | None:
         """Return the record of a request by either of its ids."""
@@ -52,7 +61,8 @@ class DecisionLog:
 
 def as_json(record: Record) -> Mapping[str, Any]:
     """Return a record as JSON: enums by their values, what is not known as null."""
-    return {
+    values = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in record._asdict().items()
     }
+    return {**values, "outcome": record.reason.outcome if record.reason else "running"}

@@ -18,7 +18,8 @@ from trtkit.conventions import (
     REQUEST_ID_TRAILER,
 )
 from trtkit.errors import TrtkitError
-from trtkit.proxy.admission import FIXED_PUSHBACK_MS, Reason, Record
+from trtkit.proxy.admission import FIXED_PUSHBACK_MS, Bound, Reason, Record
+from trtkit.proxy.wire.details import DETAILS_TRAILER, status_details
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -58,12 +59,18 @@ class Refusal(TrtkitError):  # noqa: N818 - an answer, not an accident
         pushback_ms: int | None = None,
         code: str = "",
         record: Record | None = None,
+        bound: Bound | None = None,
     ) -> None:
+        """Take the record of admission's decision, or what bound a request that admission never saw."""
+        bound = record.bound if record else bound
+        if bound is not None and not detail:
+            detail = f"{reason.text}; {bound.sentence}"
         super().__init__(detail or reason.text)
         if pushback_ms is None:
             pushback_ms = FIXED_PUSHBACK_MS.get(reason.retry)
         self.ending = Ending(reason, detail, pushback_ms, code)
         self.record = record
+        self.bound = bound
 
 
 @dataclass
@@ -87,7 +94,11 @@ class Facts:
             *self._decision(),
             (PUSHBACK_TRAILER, ending.pushback_ms),
         ]
-        return tuple((name, str(value)) for name, value in facts if value is not None)
+        trailers: Metadata = tuple((name, str(value)) for name, value in facts if value is not None)
+        if ending.reason is Reason.OK:
+            return trailers
+        request_id = self.record.id if self.record else ""
+        return (*trailers, (DETAILS_TRAILER, status_details(ending, self.class_name, request_id)))
 
     def _decision(self) -> list[tuple[str, object]]:
         record = self.record
@@ -108,10 +119,11 @@ class Caller:
 
     metadata: Metadata
     """To be passed on."""
-    class_header: str | None
     deadline_s: float
     """End of the client's call on the proxy's clock, or infinity."""
     grpc_errors: bool
     """Whether the client wants errors as the status of its stream."""
-    tenant: str = ""
-    """Who shares its band's turns as one."""
+    class_names: tuple[str, ...] = ()
+    """What it names as its class, each once; more than one contradict each other."""
+    tenants: tuple[str, ...] = ()
+    """Who shares its band's turns as one; likewise."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from typing import Any, Protocol
 
 import grpc.aio
 
-from trtkit.proxy.admission import Reason, Record
+from trtkit.conventions import CLASS_HEADER, TENANT_HEADER
+from trtkit.proxy.admission import UNSIZED, Bound, Constraint, Outcome, Reason, Record
 from trtkit.proxy.core import Core
 from trtkit.proxy.ending import OK, Caller, Ending, Facts, Refusal
-from trtkit.proxy.intake import add_default_output, choose_class, measure, to_request
+from trtkit.proxy.intake import add_default_output, choose_class, measure, only, to_request
 from trtkit.proxy.metrics import NO_CLASS
 from trtkit.proxy.slo import Timeline
 from trtkit.proxy.upstream import SERVICE, refusal_of
@@ -24,6 +26,13 @@ _STOP_AGAIN_S = 0.1
 """A stop that overtook its request on the way to the engine finds nothing to stop, so it is repeated."""
 _LAST_WORDS_S = 1.0
 """How long the server may take to close a stream after the final response."""
+
+_BOUND_BY = {
+    **{reason: Constraint.REQUEST for reason in Reason if reason.outcome is Outcome.INVALID},
+    Reason.DRAINING: Constraint.SERVER,
+    Reason.NO_BACKEND: Constraint.SERVER,
+}
+"""What bound a request that admission never saw, where that is known."""
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +63,7 @@ class Exchange:
         self._timeline = Timeline(core.clock())
         self._upstream_id = core.new_id()
         self._call: Any = None
-        self._entered = False
+        self._entered = self._is_stop = False
         self._max_tokens = 0
         self._unconfirmed = False
         """Whether the upstream call was given up without knowing that the engine had let go."""
@@ -68,7 +77,7 @@ class Exchange:
         try:
             ending = await self._serve(data, unary=unary)
         except Refusal as refusal:
-            self._note_decision(refusal.record)
+            self._note_decision(refusal.record or self._unseen(refusal.ending.reason, refusal.bound))
             ending = refusal.ending
         except asyncio.CancelledError:
             ending = Ending(Reason.DRAINING)
@@ -90,6 +99,7 @@ class Exchange:
     async def _serve(self, data: bytes, *, unary: bool) -> Ending:
         call = LlmRequest(data)
         self.client_id = call.client_id
+        self._is_stop = call.is_stop
         if call.is_stop:
             return self._stop_namesakes(call)
         if self._core.draining:
@@ -107,9 +117,11 @@ class Exchange:
     async def _admit(self, call: LlmRequest, *, unary: bool) -> None:
         """Check, count and size the request, then wait for its turn."""
         core, config = self._core, self._core.config
-        name = choose_class(config.classes, config.fallback_class, self._caller.class_header, call.priority)
+        header = only(CLASS_HEADER, self._caller.class_names)
+        name = choose_class(config.classes, config.fallback_class, header, call.priority)
         promise = config.classes[name]
         self.facts.class_name = name
+        tenant = only(TENANT_HEADER, self._caller.tenants) or ""
         schema = await core.upstream.schema(call.model)
         if call.streams and (unary or not schema.decoupled):
             raise Refusal(
@@ -127,7 +139,7 @@ class Exchange:
             arrival_s=self._timeline.arrival_s,
             client_s=client_s,
             streams=call.streams,
-            tenant=self._caller.tenant,
+            tenant=tenant,
             terms=config.terms[name],
         )
         self._max_tokens = size.max_tokens
@@ -142,9 +154,28 @@ class Exchange:
         self.facts.queue_s = self._timeline.dispatched_s - self._timeline.arrival_s
 
     def _note_decision(self, record: Record | None) -> None:
-        self.facts.record = record
-        if record is not None:
+        if self.facts.record is None and record is not None:
+            # One that was answered before it was decided on has its record already.
+            self.facts.record = record
             self._core.decisions.note(record, self.client_id)
+
+    def _unseen(self, reason: Reason, bound: Bound | None = None) -> Record:
+        """Return the record of a request that admission never saw."""
+        bound = bound or Bound(_BOUND_BY.get(reason, Constraint.UNSAID))
+        return Record(
+            id=self._upstream_id,
+            class_name=self.facts.class_name or NO_CLASS,
+            tenant="",
+            bucket=UNSIZED,
+            prompt_tokens=None,
+            arrival_s=self._timeline.arrival_s,
+            ahead=0,
+            predicted_ttft_s=math.inf,
+            constraint=bound.constraint,
+            measured=bound.measured,
+            threshold=bound.threshold,
+            reason=reason,
+        )
 
     async def _relay(self, call: LlmRequest) -> Ending:
         if self._ending is not None:
@@ -208,8 +239,8 @@ class Exchange:
         timeline.last_token_s = now_s
         timeline.tokens += tokens
 
-    def _abort(self, reason: Reason) -> None:
-        self._core.spawn(self._answer(Ending(reason)))
+    def _abort(self, reason: Reason, pushback_ms: int | None) -> None:
+        self._core.spawn(self._answer(Ending(reason, pushback_ms=pushback_ms)))
         self._core.spawn(self._stop_engine())
 
     async def _stop_engine(self) -> None:
@@ -262,4 +293,8 @@ class Exchange:
         self._timeline.ended_s = self._core.clock()
         class_name = self.facts.class_name or NO_CLASS
         self._core.metrics.observe(self.model, class_name, ending.reason, self._timeline)
+        if not self._is_stop:
+            if self.facts.record is None:
+                self._note_decision(self._unseen(ending.reason))
+            self._core.decisions.close(self._upstream_id, ending.reason, self._timeline)
         await self._reply.end(self, ending)

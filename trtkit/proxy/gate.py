@@ -7,16 +7,29 @@ import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trtkit.proxy.admission import Abort, Admission, Decision, Dispatch, EngineReport, Reason, Record, Request
+from trtkit.proxy.admission import (
+    Abort,
+    Admission,
+    Bound,
+    Constraint,
+    Decision,
+    Dispatch,
+    EngineReport,
+    Reason,
+    Record,
+    Request,
+)
 from trtkit.proxy.ending import Refusal
 
 Clock = Callable[[], float]
+OnAbort = Callable[[Reason, "int | None"], None]
+"""Takes why a request that runs is to be answered and stopped, and the milliseconds until a retry."""
 
 
 @dataclass
 class _Entry:
     turn: asyncio.Future[Record | None]
-    on_abort: Callable[[Reason], None]
+    on_abort: OnAbort
 
 
 class Gate:
@@ -37,9 +50,11 @@ class Gate:
         if self.admission.would_refuse(priority):
             reason = Reason.QUEUE_FULL
             pushback_ms = self.admission.pushback_ms(reason, priority, 0, self._clock())
-            raise Refusal(reason, pushback_ms=_spread(pushback_ms))
+            ahead, most = self.admission.ahead(priority), self.admission.rules.max_queue
+            bound = Bound(Constraint.QUEUE, ahead, most)
+            raise Refusal(reason, pushback_ms=_spread(pushback_ms), bound=bound)
 
-    async def enter(self, request: Request, on_abort: Callable[[Reason], None]) -> Record | None:
+    async def enter(self, request: Request, on_abort: OnAbort) -> Record | None:
         """Wait for the request's turn; from then on ``on_abort`` may be called once, and ``leave`` must be.
 
         Returns the record of the decision.
@@ -83,7 +98,7 @@ class Gate:
             if isinstance(decision, Dispatch):
                 self._entries[decision.id].turn.set_result(decision.record)
             elif isinstance(decision, Abort):
-                self._entries[decision.id].on_abort(decision.reason)
+                self._entries[decision.id].on_abort(decision.reason, _spread(decision.pushback_ms))
             else:
                 pushback_ms = _spread(decision.pushback_ms)
                 refusal = Refusal(decision.reason, pushback_ms=pushback_ms, record=decision.record)

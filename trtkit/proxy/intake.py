@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trtkit.contract.models import ServiceClass
@@ -26,6 +26,18 @@ class Size:
     """Whether the client had asked for more."""
 
 
+def only(header: str, values: Sequence[str]) -> str | None:
+    """Return a header's one value, or None without it.
+
+    Raises:
+        Refusal: It came more than once, with values that differ.
+    """
+    if len(values) > 1:
+        said = " and ".join(repr(value[:64]) for value in values[:4])
+        raise Refusal(Reason.INVALID_INPUT, f"{header} contradicts itself: {said}")
+    return values[0] if values else None
+
+
 def choose_class(
     classes: Mapping[str, ServiceClass], fallback: str, header: str | None, priority: int
 ) -> str:
@@ -38,9 +50,15 @@ def choose_class(
         )
     if priority == 0:
         return fallback
-    for name, promise in classes.items():
-        if promise.priority == priority:
-            return name
+    named = [name for name, promise in classes.items() if promise.priority == priority]
+    if len(named) == 1:
+        return named[0]
+    if named:
+        shared = ", ".join(named)
+        raise Refusal(
+            Reason.BAD_PRIORITY,
+            f"priority {priority} is that of {shared}: name one of them in {CLASS_HEADER}",
+        )
     valid = ", ".join(f"{promise.priority} ({name})" for name, promise in classes.items())
     raise Refusal(
         Reason.BAD_PRIORITY, f"priority {priority} belongs to no class; valid are 0 (default), {valid}"

@@ -12,7 +12,17 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from trtkit.contract.models import ServiceClass
 from trtkit.conventions import ENGINE_MODEL, METRIC_PREFIX, TEXT_MODELS
-from trtkit.proxy.admission import Admission, Constraint, Ledger, Outcome, Reason, Record, State, Suspicion
+from trtkit.proxy.admission import (
+    UNSIZED,
+    Admission,
+    Constraint,
+    Ledger,
+    Outcome,
+    Reason,
+    Record,
+    State,
+    Suspicion,
+)
 from trtkit.proxy.slo import Timeline, Verdict, judge, kept_all
 
 MODELS = (ENGINE_MODEL, *TEXT_MODELS)
@@ -81,7 +91,7 @@ class Metrics:
         )
         self._decisions = self._counter(
             "decisions",
-            "Requests that admission sent or refused, by what bound them and by prompt length.",
+            "Requests that were sent or refused, by what bound them and by prompt length.",
             "class",
             "constraint",
             "bucket",
@@ -106,7 +116,7 @@ class Metrics:
             self._excluded.labels(class_name, reason.outcome.value).inc()
 
     def decided(self, record: Record) -> None:
-        """Count a decision of admission."""
+        """Count a decision."""
         self._decisions.labels(record.class_name, record.constraint.value, record.bucket).inc()
 
     def watch(self, admission: Admission) -> None:
@@ -122,9 +132,9 @@ class Metrics:
             depth.labels(name).set_function(partial(admission.count, name, State.QUEUED))
             running.labels(name).set_function(partial(admission.count, name, *at_engine))
             cancelling.labels(name).set_function(partial(admission.count, name, State.CANCELLING))
-        for name in self._classes:
+        for name in (*self._classes, NO_CLASS):
             for constraint in Constraint:
-                for bucket in admission.buckets:
+                for bucket in (UNSIZED,) if name == NO_CLASS else (*admission.buckets, UNSIZED):
                     self._decisions.labels(name, constraint.value, bucket)
         rate = self._gauge(
             "prefill_rate_tokens_per_second",

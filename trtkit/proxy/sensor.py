@@ -17,19 +17,29 @@ _GAUGE = re.compile(
     rb'\{[^}]*kv_cache_block_type="(used|free|max|tokens_per)"[^}]*\}\s+(\S+)',
     re.MULTILINE,
 )
+_REQUESTS = re.compile(
+    rb'^nv_trt_llm_request_metrics\{[^}]*request_type="(active|waiting)"[^}]*\}\s+(\S+)', re.MULTILINE
+)
 log = logging.getLogger(__name__)
 
 
 def read_report(text: bytes) -> EngineReport | None:
-    """Return what a page of metrics says of the KV pool; None if a gauge is absent, doubled or no number."""
-    found = _GAUGE.findall(text)
+    """Return what a page of metrics says of the engine; None if a gauge is absent, doubled or no number.
+
+    An engine may say nothing of its requests at all.
+    """
+    pool, requests = _GAUGE.findall(text), _REQUESTS.findall(text)
     try:
-        gauges = {name: float(value) for name, value in found}
+        gauges = {name: float(value) for name, value in pool + requests}
     except ValueError:
         return None
-    if len(found) != 4 or len(gauges) != 4:
+    if len(pool) != 4 or len(requests) not in (0, 2) or len(gauges) != 4 + len(requests):
         return None
-    return EngineReport(gauges[b"used"], gauges[b"free"], gauges[b"max"], gauges[b"tokens_per"])
+    return EngineReport(
+        *(gauges[b"used"], gauges[b"free"], gauges[b"max"], gauges[b"tokens_per"]),
+        active=gauges.get(b"active"),
+        waiting=gauges.get(b"waiting"),
+    )
 
 
 class Sensor:

@@ -139,16 +139,18 @@ def refusal_of(error: grpc.aio.AioRpcError) -> Refusal:
 def caller_of(context: Any, now_s: float) -> Caller:
     """Read what a client's call says beside its messages; the proxy's own headers are not passed on."""
     headers = [(key, value) for key, value in context.invocation_metadata() or ()]
-    named = dict(headers)
+    named: dict[str, dict[str, None]] = {}
+    for key, value in headers:
+        named.setdefault(key, {})[str(value)] = None
     left_s = context.time_remaining()
     return Caller(
         metadata=tuple(
             each for each in headers if not each[0].startswith(_KEPT) and each[0] not in _CONSUMED
         ),
-        class_header=named.get(CLASS_HEADER),
         deadline_s=math.inf if left_s is None else now_s + left_s,
-        grpc_errors=named.get(TRITON_GRPC_ERROR_HEADER) == "true",
-        tenant=str(named.get(TENANT_HEADER, ""))[:_TENANT_CHARACTERS],
+        grpc_errors=list(named.get(TRITON_GRPC_ERROR_HEADER, ())) == ["true"],
+        class_names=tuple(named.get(CLASS_HEADER, ())),
+        tenants=tuple(tenant[:_TENANT_CHARACTERS] for tenant in named.get(TENANT_HEADER, ())),
     )
 
 

@@ -9,16 +9,19 @@ from trtkit.proxy.admission.ledger import Ledger
 from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Outcome, Reason, Retry
 from trtkit.proxy.admission.policy import Admission
 from trtkit.proxy.admission.queue import BandQueue
-from trtkit.proxy.admission.record import Constraint, Record
+from trtkit.proxy.admission.record import SENTENCES, UNSIZED, Bound, Constraint, Record
 from trtkit.proxy.admission.request import NO_TERMS, Request, State, Terms, Ticket, TimeLimits, terms_of
 from trtkit.proxy.admission.signal import EngineReport, Suspicion
 
 __all__ = [
     "FIXED_PUSHBACK_MS",
     "NO_TERMS",
+    "SENTENCES",
+    "UNSIZED",
     "Abort",
     "Admission",
     "BandQueue",
+    "Bound",
     "Constraint",
     "Decision",
     "Dispatch",

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trtkit.contract.models import Admission as AdmissionRules
-from trtkit.contract.scheduling import OnInfeasible
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission.drain import ASSUMED_S
 from trtkit.proxy.admission.feedback import Feedback
-from trtkit.proxy.admission.fit import LineFit
+from trtkit.proxy.admission.fit import LineFit, Window
 from trtkit.proxy.admission.ledger import Ledger
 from trtkit.proxy.admission.request import INFINITE, Ticket
 from trtkit.proxy.admission.signal import EngineReport, Signal
@@ -24,6 +23,8 @@ _INFORMATIVE_TOKENS = 500
 _REFIT = 4
 """Requests after which the rates are read off the fits again."""
 _INFORMATIVE_STEPS = 8
+_PACES = 64
+"""Answers whose median time per token is the engine's."""
 _STALE_S = 10.0
 """Without a first token for so long, and with none to come, a measured rate refuses nobody."""
 _JUST_AFTER_S = 1e-3
@@ -69,6 +70,8 @@ class Backend:
         self._prefill_fit = LineFit(min(_INFORMATIVE_TOKENS, zones.prefill_tokens / 3))
         self._step_fit = LineFit(1.0)
         self._first_tokens = self._finished = 0
+        self._paces = Window(_PACES)
+        self._last_pace_s = -1e9
         self._prefilled_tokens = 0
         self._slot_s = self._slot_at_s = 0.0
         self._tpot_limits_s: dict[float, int] = {}
@@ -92,16 +95,27 @@ class Backend:
         request = ticket.request
         return self.ttft_s(self._margin * request.prompt_tokens, careful=request.sheddable)
 
+    def can_ever(self, ticket: Ticket) -> bool:
+        """Tell whether the engine, with nothing else to do, gives a first token within the promise of its class."""
+        request = ticket.request
+        return self.ttft_s(request.prompt_tokens, careful=False) <= request.terms.ttft_s
+
+    def answer_s(self, tokens: float, now_s: float) -> float:
+        """Predict the time from first to last token; 0 while nothing is known, or only from long ago."""
+        known = self._paces.count >= _INFORMATIVE_STEPS
+        fresh = self.ledger.decode_slots > 0 or now_s - self._last_pace_s < _STALE_S
+        return max(0.0, tokens - 1) * self._paces.quantile(0.5) if known and fresh else 0.0
+
     def is_hopeless(self, ticket: Ticket, now_s: float) -> bool:
         """Tell whether a first token would come too late even if nothing else was there to do."""
-        if ticket.due_s == INFINITE or ticket.request.terms.on_infeasible is OnInfeasible.QUEUE:
+        if ticket.patient:
             return False
         needs_s = self.alone_s(ticket) if self.trusts_rate(now_s) else 0.0
         return now_s + needs_s > ticket.due_s
 
     def start_by_s(self, ticket: Ticket, looked_s: float) -> float:
         """Return when a request that waits may have become hopeless; a while after it was looked at last."""
-        if ticket.due_s == INFINITE or ticket.request.terms.on_infeasible is OnInfeasible.QUEUE:
+        if ticket.patient:
             return INFINITE
         needs_s = self.alone_s(ticket) if self.rates.known else 0.0
         return max(ticket.due_s - needs_s + _JUST_AFTER_S, looked_s + _LOOK_AGAIN_S)
@@ -118,10 +132,12 @@ class Backend:
         self._slot_seconds(now_s)
         if not ledger.prefill_tokens:
             self._prefill_since_s = now_s
+        behind = ledger.spared_tokens > 0
         ledger.admit(ticket)
         ticket.backend = self
         ticket.dispatched_s = now_s
-        ticket.flight_tokens = ledger.prefill_tokens
+        # Behind a prompt that is not counted whole the delay says nothing: it may be half done, or run side by side.
+        ticket.flight_tokens = 0 if behind else ledger.prefill_tokens
         if ticket.request.sheddable:
             self.sheddable[ticket.request.id] = ticket
         self._note(ticket.held_prefill_tokens, 1)
@@ -138,8 +154,9 @@ class Backend:
             return
         ticket.first_s = self.last_first_token_s = self._prefill_since_s = now_s
         ticket.first_mark_tokens, ticket.first_slot_s = self._prefilled_tokens, self._slot_seconds(now_s)
-        self._prefill_fit.add(ticket.flight_tokens, now_s - ticket.dispatched_s)
-        self.feedback.first_token(ticket, now_s, self.rates.known)
+        if ticket.flight_tokens:
+            self._prefill_fit.add(ticket.flight_tokens, now_s - ticket.dispatched_s)
+            self.feedback.first_token(ticket, now_s, self.rates.known)
         self._first_tokens += 1
         if self._first_tokens % _REFIT == 0:
             self._refit()
@@ -186,6 +203,12 @@ class Backend:
         in_time, too_late = (self.ttft_s(tokens, careful=False) for tokens in (without, with_it))
         return victim if in_time <= left_s < too_late else None
 
+    def is_to_stop_for(self, ticket: Ticket, now_s: float) -> bool:
+        """Tell whether a request is not to go behind a prompt that is to be stopped for it."""
+        if not self.ledger.spared_tokens or not self.sheddable or ticket.request.sheddable:
+            return False
+        return self.victim_for(ticket, now_s) is not None
+
     def stop(self, ticket: Ticket) -> None:
         """Note that a request before its first token was told to stop."""
         self.sheddable.pop(ticket.request.id, None)
@@ -195,14 +218,10 @@ class Backend:
 
     def observe(self, report: EngineReport | None, now_s: float) -> None:
         """Take in what the engine says of itself; nothing that it says gives room."""
-        ledger = self.ledger
-        ledger.foreign_kv_tokens = self.signal.foreign_kv_tokens(
-            report,
-            now_s,
-            own_tokens=ledger.kv_tokens,
-            served=self._first_tokens,
-            most_tokens=ledger.zones.kv_tokens // 2,
-        )
+        ledger, signal = self.ledger, self.signal
+        if signal.believes(report, now_s, served=self._first_tokens) and report is not None:
+            signal.compare(report, ledger)
+        ledger.foreign_kv_tokens, ledger.foreign_slots = signal.foreign_kv_tokens, signal.foreign_requests
         self._note()
 
     def _slot_seconds(self, now_s: float) -> float:
@@ -215,6 +234,8 @@ class Backend:
         """Learn what a step costs by how many run; the time that prompts took of the request's steps is left out."""
         steps, span_s = ticket.tokens - 1, ticket.last_token_s - ticket.first_s
         self.feedback.finished(ticket, span_s / steps, now_s)
+        self._paces.add(span_s / steps)
+        self._last_pace_s = now_s
         self._finished += 1
         if steps < _INFORMATIVE_STEPS or span_s <= 0 or not self.rates.known:
             return

@@ -36,6 +36,8 @@ class Abort:
 
     id: str
     reason: Reason
+    pushback_ms: int | None = None
+    """As of :class:`Refuse`."""
 
 
 Decision = Dispatch | Refuse | Abort

@@ -13,7 +13,7 @@ _ENOUGH = 16
 """Slopes from which on their median is trusted."""
 
 
-class _Window:
+class Window:
     """The last ``size`` numbers, in order of size as well."""
 
     def __init__(self, size: int) -> None:
@@ -23,6 +23,7 @@ class _Window:
         self._sorted: list[float] = []
 
     def add(self, value: float) -> None:
+        """Take a number in, and let the oldest go where there are too many."""
         ordered = self._sorted
         insort(ordered, value)
         self._recent.append(value)
@@ -32,6 +33,7 @@ class _Window:
             self.count += 1
 
     def quantile(self, share: float) -> float:
+        """Return a quantile of those kept; there must be one."""
         return self._sorted[int(share * (self.count - 1))]
 
 
@@ -45,9 +47,9 @@ class LineFit:
     def __init__(self, min_distance: float) -> None:
         self._min_distance = min_distance
         self._pairs: deque[tuple[float, float]] = deque(maxlen=_PARTNERS)
-        self._slopes = _Window(_SLOPES)
-        self._ratios = _Window(_LEVELS)
-        self._levels = _Window(_LEVELS)
+        self._slopes = Window(_SLOPES)
+        self._ratios = Window(_LEVELS)
+        self._levels = Window(_LEVELS)
 
     @property
     def known(self) -> bool:

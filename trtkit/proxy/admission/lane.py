@@ -5,19 +5,22 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left, insort
 from collections import OrderedDict
+from heapq import nlargest
 from typing import Any
 
-from trtkit.proxy.admission.request import Ticket
+from trtkit.proxy.admission.request import Request, Ticket
 
 _IDLE_TENANTS = 32
 """Tenants with nothing waiting that may be remembered before those without a debt are forgotten."""
+_DEBTORS = 1024
+"""Tenants with nothing waiting whose debt is remembered, the largest debts first."""
 _serials = itertools.count()
 
 
 class Lane:
     """One tenant's waiting requests of one band, by when they are due and by size."""
 
-    __slots__ = ("by_due", "by_size", "served", "turn")
+    __slots__ = ("_tokens_by_length", "by_due", "by_size", "prompt_tokens", "served", "turn")
 
     def __init__(self, served: float) -> None:
         self.served = served
@@ -26,6 +29,17 @@ class Lane:
         """Its entry in the band's order of turns, while something of it waits."""
         self.by_due: list[tuple[float, int, Ticket]] = []
         self.by_size: list[tuple[int, int, Ticket]] = []
+        self.prompt_tokens = 0
+        self._tokens_by_length = [0] * 256
+
+    def count(self, prompt_tokens: int, sign: int) -> None:
+        """Add the tokens of a prompt that comes, or take back those of one that goes."""
+        self.prompt_tokens += sign * prompt_tokens
+        self._tokens_by_length[_length_index(prompt_tokens)] += sign * prompt_tokens
+
+    def tokens_up_to(self, prompt_tokens: int) -> int:
+        """Return the tokens of prompts that are shorter, or about as long."""
+        return sum(self._tokens_by_length[: _length_index(prompt_tokens) + 1])
 
 
 class Band:
@@ -43,6 +57,8 @@ class Band:
         self._turns: list[tuple[float, int, Lane]] = []
         self._by_size: list[tuple[int, int, Ticket]] = []
         self._floor = 0.0
+        self._debtors = 0
+        """Tenants that were kept, with nothing waiting, when some were last forgotten."""
 
     def push(self, ticket: Ticket) -> None:
         """Put a request into its tenant's lane; a tenant that comes back has no claim from when it was away."""
@@ -58,6 +74,7 @@ class Band:
         if request.sheddable:
             self.sheddable[request.id] = ticket
         self.prompt_tokens += request.prompt_tokens
+        lane.count(request.prompt_tokens, 1)
         by_size = (request.prompt_tokens, ticket.serial, ticket)
         insort(lane.by_due, (ticket.due_s, ticket.serial, ticket))
         insort(lane.by_size, by_size)
@@ -70,6 +87,7 @@ class Band:
         del self.tickets[request.id]
         self.sheddable.pop(request.id, None)
         self.prompt_tokens -= request.prompt_tokens
+        lane.count(request.prompt_tokens, -1)
         by_size = (request.prompt_tokens, ticket.serial, ticket)
         take_out(lane.by_due, (ticket.due_s, ticket.serial, ticket))
         take_out(lane.by_size, by_size)
@@ -77,7 +95,8 @@ class Band:
         if not lane.by_due:
             take_out(self._turns, lane.turn)
             lane.turn = None
-            if len(self._lanes) > 2 * len(self._turns) + _IDLE_TENANTS:
+            idle = len(self._lanes) - len(self._turns)
+            if idle > len(self._turns) + _IDLE_TENANTS and idle > 2 * self._debtors:
                 self._forget()
 
     def head(self, *, shortest_first: bool) -> Ticket:
@@ -100,6 +119,13 @@ class Band:
         """Return the one that came last."""
         return next(reversed(self.tickets.values()))
 
+    def tokens_before(self, request: Request, *, shortest_first: bool) -> int:
+        """Return the prompt tokens of its tenant that go before a newcomer; with other tenants it takes turns."""
+        lane = self._lanes.get(request.tenant)
+        if lane is None:
+            return 0
+        return lane.tokens_up_to(request.prompt_tokens) if shortest_first else lane.prompt_tokens
+
     def charge(self, tenant: str, tokens: float) -> None:
         """Add work to a tenant's account, or take back what was charged too much."""
         lane = self._lanes.get(tenant)
@@ -115,9 +141,18 @@ class Band:
 
     def _forget(self) -> None:
         """Drop the tenants that neither wait nor were given more than those who do."""
-        self._lanes = {
-            name: lane for name, lane in self._lanes.items() if lane.turn or lane.served > self._floor
-        }
+        idle = [(name, lane) for name, lane in self._lanes.items() if lane.turn is None]
+        kept = [entry for entry in idle if entry[1].served > self._floor]
+        if len(kept) > _DEBTORS:
+            kept = nlargest(_DEBTORS, kept, key=lambda entry: entry[1].served)
+        self._debtors = len(kept)
+        self._lanes = {name: lane for name, lane in self._lanes.items() if lane.turn} | dict(kept)
+
+
+def _length_index(prompt_tokens: int) -> int:
+    """Return the bucket of a prompt's length, an eighth of a power of two wide: 1024 to 1151 are in 88."""
+    bits = prompt_tokens.bit_length()
+    return min(255, 8 * bits + ((prompt_tokens << 4 >> bits) & 7))
 
 
 def take_out(ordered: list[Any], entry: Any) -> None:

@@ -16,9 +16,17 @@ class Ledger:
         self.kv_limit = float(zones.kv_tokens)
         self.slots_limit = float(zones.decode_slots)
         self.prefill_tokens = 0
+        self.spared_tokens = 0.0
+        """What a prompt has above its band's share of the zone, and went with since nothing else was in flight.
+
+        It is not counted, so that more urgent bands keep the rest of the zone: a low band's prompt of 32 768 tokens
+        counts 0.6 * 3072 = 1843 of 3072.
+        """
         self.kv_tokens = 0
         self.foreign_kv_tokens = 0
         """KV that the engine reports beyond what was handed out here: other clients of the same server."""
+        self.foreign_slots = 0
+        """Requests that the engine reports beyond those that were sent from here."""
         self.decode_slots = 0
         self._tokens_per_block = tokens_per_block
 
@@ -35,36 +43,41 @@ class Ledger:
 
         ``share`` is the part of each zone that the request's band may fill.
         """
-        prefill_tokens, kv_tokens = self.prefill_tokens, self.kv_tokens
+        prefill_tokens, kv_tokens = self.prefill_tokens - self.spared_tokens, self.kv_tokens
         if prefill_tokens and prefill_tokens + ticket.request.prompt_tokens > share * self.prefill_limit:
             return Constraint.PREFILL
         if kv_tokens and kv_tokens + self.foreign_kv_tokens + ticket.kv_need > share * self.kv_limit:
             return Constraint.KV
-        if self.decode_slots and self.decode_slots + 1 > share * self.slots_limit + 1e-9:
+        slots = self.decode_slots
+        if slots and slots + self.foreign_slots + 1 > share * self.slots_limit + 1e-9:
             return Constraint.DECODE
         return None
 
     def measure(self, constraint: Constraint, ticket: Ticket, share: float) -> tuple[float, float]:
         """Return what a constraint would have come to with the request, and what it may come to."""
         if constraint is Constraint.PREFILL:
-            return self.prefill_tokens + ticket.request.prompt_tokens, share * self.prefill_limit
+            used = self.prefill_tokens - self.spared_tokens
+            return used + ticket.request.prompt_tokens, share * self.prefill_limit
         if constraint is Constraint.KV:
             used = self.kv_tokens + self.foreign_kv_tokens
             return used + ticket.kv_need, share * self.kv_limit
-        return self.decode_slots + 1, share * self.slots_limit
+        return self.decode_slots + self.foreign_slots + 1, share * self.slots_limit
 
     def admit(self, ticket: Ticket) -> None:
         """Take the request's share of every zone."""
         ticket.held_prefill_tokens = ticket.request.prompt_tokens
         ticket.held_kv_tokens = ticket.kv_need
         self.prefill_tokens += ticket.held_prefill_tokens
+        ticket.spared_tokens = max(0.0, ticket.held_prefill_tokens - ticket.share * self.prefill_limit)
+        self.spared_tokens += ticket.spared_tokens
         self.kv_tokens += ticket.held_kv_tokens
         self.decode_slots += 1
 
     def end_prefill(self, ticket: Ticket) -> None:
         """Give back the prefill share; the rest stays taken."""
         self.prefill_tokens -= ticket.held_prefill_tokens
-        ticket.held_prefill_tokens = 0
+        self.spared_tokens -= ticket.spared_tokens
+        ticket.held_prefill_tokens, ticket.spared_tokens = 0, 0.0
 
     def release(self, ticket: Ticket) -> None:
         """Give back all that the request still holds."""

@@ -61,6 +61,10 @@ class Reason(str, enum.Enum):
         *("slo_unreachable", Outcome.REFUSED, "RESOURCE_EXHAUSTED", Retry.BACKLOG),
         "its first token cannot come in the time promised to its class",
     )
+    IMPOSSIBLE = (
+        *("slo_impossible", Outcome.REFUSED, "FAILED_PRECONDITION", Retry.NEVER),
+        "its first token takes longer than was promised to its class, even on an idle engine",
+    )
     EVICTED = (
         *("evicted", Outcome.REFUSED, "RESOURCE_EXHAUSTED", Retry.BACKLOG),
         "stopped before its first token to keep the promise to a more urgent class",

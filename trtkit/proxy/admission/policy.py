@@ -8,6 +8,7 @@ from collections import defaultdict
 from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.scheduling import OnInfeasible
 from trtkit.plan.types import Zones
+from trtkit.proxy.admission.answers import Answers
 from trtkit.proxy.admission.backend import Backend, backend_of
 from trtkit.proxy.admission.decision import Abort, Decision, Dispatch, Refuse, record_of
 from trtkit.proxy.admission.drain import DrainMeter
@@ -21,7 +22,6 @@ from trtkit.proxy.admission.timers import Timers
 _IN_FLIGHT = (State.PREFILLING, State.DECODING)
 _OUTPUT_WEIGHT = 4
 """What an output token costs its tenant, in prompt tokens."""
-_OUTPUT_MEMORY = 0.95
 
 
 class Admission:
@@ -47,7 +47,7 @@ class Admission:
         self._tickets: dict[str, Ticket] = {}
         self._timers = Timers()
         self._states: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(State))
-        self._outputs: dict[str, float] = {}
+        self._answers = Answers()
         self._waiting = 0
 
     @property
@@ -90,6 +90,7 @@ class Admission:
         ledger = pool.backends[0].ledger
         ticket = Ticket(request, ledger.kv_need(request), pool)
         if self.draining:
+            ticket.bind(Constraint.SERVER)
             return [self._refusal(ticket, Reason.DRAINING, now_s)]
         if not ledger.could_fit(request):
             ticket.bind(Constraint.KV, ticket.kv_need, ledger.kv_limit)
@@ -97,6 +98,9 @@ class Admission:
         self._tickets[request.id] = ticket
         self._states[request.class_name][State.QUEUED] += 1
         pool.predict(ticket, now_s)
+        if request.limits.total_s < math.inf:
+            answer_tokens = self._answers.expected(request.class_name, request.max_tokens) or 0.0
+            ticket.leave_time(pool.nearest.answer_s(answer_tokens, now_s))
         decisions = self._greet(ticket, now_s) + self._settle(now_s) + self._make_room(ticket, now_s)
         if ticket.state is State.QUEUED:
             self._arm(ticket)
@@ -169,7 +173,13 @@ class Admission:
             return [self._end(newcomer, reason, now_s)]
         pool = newcomer.pool
         if pool.nearest.is_hopeless(newcomer, now_s):
-            return self._give_up(newcomer, pool.nearest, now_s)
+            never = pool.nearest.trusts_rate(now_s) and not pool.nearest.can_ever(newcomer)
+            return self._give_up(
+                newcomer, pool.nearest, now_s, Reason.IMPOSSIBLE if never else Reason.HOPELESS
+            )
+        if pool.is_too_late(newcomer, now_s):
+            newcomer.bind(Constraint.BACKLOG, pool.needs_s(newcomer), newcomer.due_s - now_s)
+            return self._turn_away(newcomer, Reason.HOPELESS, now_s)
         # Nobody waits whom it would pass: the way through the queue can be spared.
         backend = pool.place_first(newcomer, now_s) if not newcomer.ahead else None
         if backend is not None:
@@ -217,12 +227,22 @@ class Admission:
         self._arm(ticket, now_s)
         return []
 
-    def _give_up(self, ticket: Ticket, backend: Backend, now_s: float) -> list[Decision]:
-        """Refuse what cannot come in time, or let it wait behind all others without a promise."""
-        ticket.bind(Constraint.PROMISE, backend.alone_s(ticket), ticket.due_s - now_s)
+    def _give_up(
+        self, ticket: Ticket, backend: Backend, now_s: float, reason: Reason = Reason.HOPELESS
+    ) -> list[Decision]:
+        """Turn away what cannot come in time even on an idle engine, or has waited for too long."""
+        if backend.trusts_rate(now_s):
+            ticket.bind(Constraint.PROMISE, backend.alone_s(ticket), ticket.due_s - now_s)
+        else:
+            arrival_s = ticket.request.arrival_s
+            ticket.bind(Constraint.WAIT, now_s - arrival_s, ticket.due_s - arrival_s)
+        return self._turn_away(ticket, reason, now_s)
+
+    def _turn_away(self, ticket: Ticket, reason: Reason, now_s: float) -> list[Decision]:
+        """Refuse a request, or let it wait behind all others without a promise."""
         full = self._waiting > self.rules.max_queue
         if full or ticket.request.terms.on_infeasible is OnInfeasible.REJECT:
-            return [self._end(ticket, Reason.HOPELESS, now_s)]
+            return [self._end(ticket, reason, now_s)]
         self._dequeue(ticket)
         ticket.relegated, ticket.due_s = True, math.inf
         self._enqueue(ticket, now_s)
@@ -231,7 +251,7 @@ class Admission:
 
     def _enqueue(self, ticket: Ticket, now_s: float) -> None:
         if ticket.blocked_by is Constraint.NONE:
-            ticket.bind(Constraint.ORDER, ticket.ahead, 0)
+            ticket.bind(Constraint.ORDER, ticket.ahead)
         ticket.pool.queue.push(ticket)
         self._waiting += 1
         self._drain_meter.begin(now_s)
@@ -247,9 +267,11 @@ class Admission:
         if queue.length:
             queue.note_dispatch(ticket, now_s)
         if ticket.lane is not None:
-            self._dequeue(ticket)
-            ticket.work_tokens = _OUTPUT_WEIGHT * self._outputs.get(request.class_name, request.max_tokens)
+            answer_tokens = self._answers.expected(request.class_name, request.max_tokens)
+            ticket.work_tokens = _OUTPUT_WEIGHT * (answer_tokens or request.max_tokens)
+            # First the charge: the tenant whose last request goes may be forgotten, unless it has a debt.
             queue.charge(ticket, request.prompt_tokens + ticket.work_tokens)
+            self._dequeue(ticket)
         backend.admit(ticket, now_s)
         self._move(ticket, State.PREFILLING)
         if not request.streams:
@@ -283,7 +305,7 @@ class Admission:
             if ticket.state is State.PREFILLING:
                 backend_of(ticket).stop(ticket)
             self._move(ticket, State.CANCELLING)
-            return Abort(request.id, reason)
+            return Abort(request.id, reason, self._pushback_of(request, reason, now_s))
         self._dequeue(ticket)
         del self._tickets[request.id]
         self._move(ticket, State.DONE)
@@ -299,10 +321,11 @@ class Admission:
 
     def _refusal(self, ticket: Ticket, reason: Reason, now_s: float) -> Refuse:
         request = ticket.request
-        pushback_ms = self.pushback_ms(reason, request.priority, request.prompt_tokens, now_s)
-        return Refuse(
-            request.id, reason, pushback_ms, record_of(ticket, now_s, self.rules.length_buckets, reason)
-        )
+        record = record_of(ticket, now_s, self.rules.length_buckets, reason)
+        return Refuse(request.id, reason, self._pushback_of(request, reason, now_s), record)
+
+    def _pushback_of(self, request: Request, reason: Reason, now_s: float) -> int | None:
+        return self.pushback_ms(reason, request.priority, request.prompt_tokens, now_s)
 
     def _end_prefill(self, ticket: Ticket) -> None:
         backend_of(ticket).end_prefill(ticket)
@@ -311,9 +334,7 @@ class Admission:
     def _settle_account(self, ticket: Ticket) -> None:
         """Correct what a tenant was charged by what its answer came to."""
         request = ticket.request
-        if ticket.tokens:
-            past = self._outputs.get(request.class_name, float(ticket.tokens))
-            self._outputs[request.class_name] = _OUTPUT_MEMORY * past + (1 - _OUTPUT_MEMORY) * ticket.tokens
+        self._answers.note(request.class_name, ticket.tokens)
         if ticket.work_tokens:
             ticket.pool.queue.charge(ticket, _OUTPUT_WEIGHT * ticket.tokens - ticket.work_tokens)
 

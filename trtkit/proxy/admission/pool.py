@@ -71,7 +71,7 @@ class Pool:
         """Return where a newcomer can go that is more urgent than all who wait, unless one of them is owed a turn."""
         if self.queue.length and (self.queue.starved(now_s) or self.queue.owed()):
             return None
-        return self.place(ticket, ticket.share)
+        return self.place(ticket, ticket.share, now_s)
 
     def predict(self, ticket: Ticket, now_s: float) -> None:
         """Predict a newcomer's first token, all that waits before it included."""
@@ -81,6 +81,23 @@ class Pool:
             before = (self.prefill_tokens + self.queue.tokens_ahead(request.priority)) / self._count
             waited_s = now_s - request.arrival_s
             ticket.predicted_s = waited_s + self.nearest.ttft_s(before + request.prompt_tokens, careful=False)
+
+    def needs_s(self, ticket: Ticket) -> float:
+        """Predict a newcomer's first token behind those who go before it for sure, at the measured rate.
+
+        Where they cannot all be in time, the shortest goes first: then these are the shorter ones. What is in flight is
+        left out, because it may be done in a moment, or prefilled side by side.
+        """
+        rate = self.nearest.rates.tokens_per_s * self._count
+        shortest_first = self._order is not Order.DEADLINE
+        tokens = self.queue.tokens_before(ticket.request, shortest_first=shortest_first)
+        return tokens / rate + self.nearest.alone_s(ticket)
+
+    def is_too_late(self, ticket: Ticket, now_s: float) -> bool:
+        """Tell whether a newcomer's first token would come too late behind those who go before it."""
+        if not self.queue.length or ticket.patient or not self.nearest.trusts_rate(now_s):
+            return False
+        return now_s + self.needs_s(ticket) > ticket.due_s
 
     def victim(self, now_s: float) -> Ticket | None:
         """Return whom to stop, before its first token, so that the next of the most urgent band comes in time."""
@@ -103,7 +120,7 @@ class Pool:
             return None
         starved = queue.starved(now_s)
         if starved is not None:
-            return self._pair(starved, 1.0)
+            return self._pair(starved, 1.0, now_s)
         version = self._version + queue.version
         if version == self._blocked_at and queue is self.queue:
             return None
@@ -114,16 +131,16 @@ class Pool:
 
     def _next_in_order(self, queue: BandQueue, now_s: float) -> tuple[Ticket, Backend] | None:
         owed = queue.owed()
-        if owed is not None and (pair := self._pair(owed.oldest(), owed.oldest().share)):
+        if owed is not None and (pair := self._pair(owed.oldest(), owed.oldest().share, now_s)):
             return pair
         band = queue.first()
         head = band.head(shortest_first=self._shortest_first(band, now_s))
-        if backend := self.place(head, head.share):
+        if backend := self.place(head, head.share, now_s):
             return head, backend
         smaller = band.smallest()
         if smaller is head or head.passed_by >= self._skip_ahead:
             return None
-        if backend := self.place(smaller, smaller.share):
+        if backend := self.place(smaller, smaller.share, now_s):
             head.passed_by += 1
             return smaller, backend
         return None
@@ -135,20 +152,21 @@ class Pool:
         rate = self.nearest.rates.tokens_per_s * self._count
         return now_s + (self.prefill_tokens + band.prompt_tokens) / rate > band.newest().due_s
 
-    def _pair(self, ticket: Ticket, share: float) -> tuple[Ticket, Backend] | None:
-        backend = self.place(ticket, share)
+    def _pair(self, ticket: Ticket, share: float, now_s: float) -> tuple[Ticket, Backend] | None:
+        backend = self.place(ticket, share, now_s)
         return None if backend is None else (ticket, backend)
 
-    def place(self, ticket: Ticket, share: float) -> Backend | None:
+    def place(self, ticket: Ticket, share: float, now_s: float) -> Backend | None:
         """Return the least loaded engine that has room for a request of a band with this share, if any has."""
         for backend in self._least_loaded or self._candidates():
             blocker = backend.ledger.blocker(ticket, share)
             if blocker is None:
-                return backend
-            if ticket.blocked_by is not blocker:
-                ticket.bind(blocker, *backend.ledger.measure(blocker, ticket, share))
-                if blocker is Constraint.PREFILL:
-                    backend.feedback.note_use()
+                if not backend.is_to_stop_for(ticket, now_s):
+                    return backend
+                blocker = Constraint.PREFILL
+            if blocker is Constraint.PREFILL and ticket.blocked_by is not blocker:
+                backend.feedback.note_use()
+            ticket.bind(blocker, *backend.ledger.measure(blocker, ticket, share))
         return None
 
     def _candidates(self) -> Sequence[Backend]:

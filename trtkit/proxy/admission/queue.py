@@ -6,7 +6,7 @@ import math
 from bisect import insort
 
 from trtkit.proxy.admission.lane import Band
-from trtkit.proxy.admission.request import Ticket
+from trtkit.proxy.admission.request import Request, Ticket
 
 RELEGATED = 1 << 30
 """Priority of the band behind all classes."""
@@ -110,6 +110,12 @@ class BandQueue:
     def tokens_ahead(self, priority: int) -> int:
         """Return the prompt tokens that wait in this band and above."""
         return sum(band.prompt_tokens for band in self.bands if band.priority <= priority)
+
+    def tokens_before(self, request: Request, *, shortest_first: bool) -> int:
+        """Return the prompt tokens that go before a newcomer: all of the bands above, and of its own what does."""
+        own = self._by_priority.get(request.priority)
+        own_tokens = own.tokens_before(request, shortest_first=shortest_first) if own else 0
+        return self.tokens_ahead(request.priority - 1) + own_tokens
 
     def tickets(self) -> list[Ticket]:
         """Return all that wait."""

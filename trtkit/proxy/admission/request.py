@@ -119,7 +119,7 @@ class Ticket:
         "ahead", "armed_s", "backend", "blocked_by", "dispatched_s", "due_s", "first_mark_tokens", "first_s",
         "first_slot_s", "flight_tokens", "held_kv_tokens", "held_prefill_tokens", "kv_need", "lane", "last_token_s",
         "measured", "passed_by", "pool", "predicted_s", "prefilled_s", "relegated", "request", "serial", "share",
-        "start_by_s", "state", "stopping", "threshold", "tokens", "watched", "work_tokens",
+        "spared_tokens", "start_by_s", "state", "stopping", "threshold", "tokens", "watched", "work_tokens",
     )  # fmt: skip
 
     def __init__(self, request: Request, kv_need: int, pool: Pool) -> None:
@@ -132,7 +132,7 @@ class Ticket:
         """In whose queue it waits; another may lend it an engine."""
         self.state = State.QUEUED
         self.due_s = request.arrival_s + min(request.terms.ttft_s, limits.total_s)
-        """When its first token is due, by promise or by its end."""
+        """When its first token is due, by promise or by its end with the answer in between."""
         self.start_by_s = INFINITE
         """When it is to be looked at again, because it may have become hopeless."""
         self.prefilled_s = INFINITE
@@ -160,12 +160,24 @@ class Ticket:
         self.work_tokens = 0.0
         """What its tenant was charged for its output; nothing where nobody had to wait."""
         self.held_prefill_tokens = self.held_kv_tokens = 0
+        self.spared_tokens = 0.0
+        """What it holds of the prefill zone that is not counted, because it is more than its band's share."""
         self.ahead = 0
         self.predicted_s = INFINITE
         self.blocked_by = Constraint.NONE
         self.measured = self.threshold = 0.0
 
-    def bind(self, constraint: Constraint, measured: float, threshold: float) -> None:
+    @property
+    def patient(self) -> bool:
+        """Whether it is not to be refused for being late."""
+        return self.due_s == INFINITE or self.request.terms.on_infeasible is OnInfeasible.QUEUE
+
+    def leave_time(self, answer_s: float) -> None:
+        """Bring its first token forward, so that an answer of that length is complete by its end."""
+        request = self.request
+        self.due_s = request.arrival_s + min(request.terms.ttft_s, request.limits.total_s - answer_s)
+
+    def bind(self, constraint: Constraint, measured: float = 0.0, threshold: float = 0.0) -> None:
         """Note what binds it: what was measured, and what was allowed."""
         self.blocked_by, self.measured, self.threshold = constraint, measured, threshold
 

@@ -1,10 +1,14 @@
-"""What an engine says of its KV pool, and how far it is believed: it may take room away, never give any."""
+"""What an engine says of its load, and how far it is believed: it may take room away, never give any."""
 
 from __future__ import annotations
 
 import enum
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trtkit.proxy.admission.ledger import Ledger
 
 _WEIGHT = 0.1
 """Of one report: at five reports a second, a correction is two thirds there after two seconds."""
@@ -26,18 +30,27 @@ class Suspicion(str, enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class EngineReport:
-    """The gauges of ``nv_trt_llm_kv_cache_block_metrics``, in blocks; the engine's own ``fraction`` is not used."""
+    """Gauges of ``nv_trt_llm_kv_cache_block_metrics``, in blocks, and of ``nv_trt_llm_request_metrics``.
+
+    The engine's own ``fraction`` is not used.
+    """
 
     used_blocks: float
     free_blocks: float
     max_blocks: float
     tokens_per_block: float
+    active: float | None = None
+    """Requests that the engine holds, those that wait in it included; None where it does not say."""
+    waiting: float | None = None
 
     @property
     def plausible(self) -> bool:
-        """Whether used and free make up the pool."""
+        """Whether used and free make up the pool, and no more requests wait than there are."""
         numbers = (self.used_blocks, self.free_blocks, self.max_blocks, self.tokens_per_block)
-        if not all(math.isfinite(number) and number >= 0 for number in numbers) or not self.tokens_per_block:
+        counts = (self.active or 0.0, self.waiting or 0.0)
+        if not all(math.isfinite(number) and number >= 0 for number in (*numbers, *counts)):
+            return False
+        if not self.tokens_per_block or (self.active is not None and counts[1] > counts[0]):
             return False
         return self.max_blocks > 0 and abs(self.used_blocks + self.free_blocks - self.max_blocks) <= 1
 
@@ -47,23 +60,42 @@ class Signal:
 
     def __init__(self) -> None:
         self.suspicion = Suspicion.NONE
-        self._foreign_tokens = 0.0
+        self._foreign_tokens = self._foreign_requests = 0.0
         self._last: EngineReport | None = None
         self._changed_s = -math.inf
         self._served_then = 0
 
-    def foreign_kv_tokens(
-        self, report: EngineReport | None, now_s: float, *, own_tokens: int, served: int, most_tokens: int
-    ) -> int:
-        """Return the KV that others hold, by a smoothed difference; a report that is not believed changes nothing.
+    @property
+    def foreign_kv_tokens(self) -> int:
+        """The KV that others hold."""
+        return int(self._foreign_tokens)
+
+    @property
+    def foreign_requests(self) -> int:
+        """The requests that others have in the engine."""
+        return int(max(0.0, self._foreign_requests) + 0.5)
+
+    def believes(self, report: EngineReport | None, now_s: float, *, served: int) -> bool:
+        """Tell whether a report is to be believed, and note why not.
 
         ``served`` counts the first tokens so far, so that an idle engine is not taken for a frozen one.
         """
         self.suspicion = self._suspect(report, now_s, served)
-        if report is not None and self.suspicion is Suspicion.NONE:
-            excess = max(0.0, report.used_blocks * report.tokens_per_block - own_tokens)
-            self._foreign_tokens += _WEIGHT * (min(excess, most_tokens) - self._foreign_tokens)
-        return int(self._foreign_tokens)
+        return self.suspicion is Suspicion.NONE
+
+    def compare(self, report: EngineReport, ledger: Ledger) -> None:
+        """Smooth the differences to what is known to be in flight; they count up to half of a zone.
+
+        Own reservations are above what is used, so only KV in excess counts. Requests are compared both ways: a report
+        that lags behind shows some too many as often as some too few, which comes to nothing.
+        """
+        excess_tokens = max(0.0, report.used_blocks * report.tokens_per_block - ledger.kv_tokens)
+        excess_tokens = min(excess_tokens, ledger.zones.kv_tokens // 2)
+        self._foreign_tokens += _WEIGHT * (excess_tokens - self._foreign_tokens)
+        if report.active is not None:
+            most = ledger.zones.decode_slots // 2
+            excess = min(max(report.active - ledger.decode_slots, -most), most)
+            self._foreign_requests += _WEIGHT * (excess - self._foreign_requests)
 
     def _suspect(self, report: EngineReport | None, now_s: float, served: int) -> Suspicion:
         if report is None:
