@@ -29,6 +29,8 @@ def case(check, key, model="llama-3.1-8b", weights="none", kv_cache="auto", **se
     }
     engine["kv_cache"] = engine.pop("pool", {})
     raw = {"engine": engine, "quantization": {"weights": weights, "kv_cache": kv_cache}}
+    if "calibration" in engine:
+        raw["quantization"]["calibration"] = engine.pop("calibration")
     raw |= {"classes": sections["classes"]} if "classes" in sections else {}
     raw |= {"model": sections["model_section"]} if "model_section" in sections else {}
     return pytest.param(check, key, model, raw, id=f"{check}-{key.rpartition('.')[2]}")
@@ -42,7 +44,8 @@ CASES = [
     case("formats_run_on_gpu", "quantization.weights", weights="fp8", gpu="a100-80"),
     case("formats_run_on_gpu", "quantization.kv_cache", kv_cache="int8", gpu="b200"),
     case("formats_are_proven", "quantization.weights", weights="int8-sq", gpu="rtx-5090"),
-    case("smoothquant_knows_norms", "quantization.weights", "qwen3-8b", weights="int8-sq"),
+    case("formats_run_on_gpu", "quantization.weights", "qwen3-8b", weights="int8-sq"),
+    case("ranges_have_samples", "quantization.calibration.samples", weights="fp8", calibration={"samples": 64}),
     case("fp8_kv_suits_model", "quantization.kv_cache", "qwen2.5-7b", weights="fp8", kv_cache="fp8"),
     case("products_keep_pace_with_memory", "quantization.weights", weights="int8-wo"),
     case("layers_fill_tiles", "engine.tensor_parallel", "llama-2-7b", weights="int4-awq", tensor_parallel=4),
@@ -73,6 +76,19 @@ CASES = [
     case("flags_take_values", f"{FLAGS}.workers", build_flags={"workers": "two"}),
     case("flags_agree", f"{FLAGS}.gather_context_logits",
          build_flags={"gather_context_logits": True, "max_draft_len": 4}),
+    case("flags_agree", f"{FLAGS}.gather_all_token_logits", build_flags={"gather_all_token_logits": True},
+         speculation={"mode": "draft-target", "draft": "small.yaml", "max_draft_tokens": 5}),
+    case("flags_agree", f"{FLAGS}.gpt_attention_plugin", build_flags={"gpt_attention_plugin": "disable"}),
+    case("flags_agree", f"{FLAGS}.moe_plugin", "mixtral-8x7b", weights="int8-wo",
+         build_flags={"moe_plugin": "disable"}),
+    case("flags_agree", f"{FLAGS}.moe_plugin", "mixtral-8x7b", gpu="b200", build_flags={"moe_plugin": "disable"}),
+    case("flags_agree", f"{FLAGS}.gemm_plugin", build_flags={"gemm_plugin": "nvfp4"}),
+    case("flags_agree", f"{FLAGS}.low_latency_gemm_plugin", build_flags={"low_latency_gemm_plugin": "fp8"}),
+    *(case("flags_take_values", f"{FLAGS}.{name}", build_flags={name: number})
+      for name, number in (("workers", 0), ("workers", -3), ("opt_num_tokens", 0), ("max_encoder_input_len", 0),
+                           ("max_prompt_embedding_table_size", -1))),
+    case("plugins_have_the_model_s_type", f"{FLAGS}.gpt_attention_plugin",
+         build_flags={"gpt_attention_plugin": "float32"}),
     case("flags_agree", f"{FLAGS}.opt_num_tokens", build_flags={"multiple_profiles": "enable", "opt_num_tokens": 64}),
     case("flags_agree", f"{FLAGS}.streamingllm", build_flags={"streamingllm": "enable"}),
     case("flags_agree", f"{FLAGS}.pp_reduce_scatter", build_flags={"pp_reduce_scatter": "enable"}),
@@ -224,6 +240,7 @@ def test_all_problems_come_at_once_even_beside_a_division_that_cannot_be(contrac
         ({"backend": "rtx", "gpu": "rtx-5090", "targets": [120, 77]}, "engine.targets"),
         ({"backend": "rtx", "gpu": "rtx-5090", "targets": [80, 89]}, "engine.targets"),
         ({"backend": "tensorrt", "gpu": "h200", "targets": [90]}, "engine.targets"),
+        ({"backend": "rtx", "gpu": "rtx-5090", "limits": {"max_beam_width": 2}}, "engine.limits.max_beam_width"),
         ({"backend": "onnx", "gpu": "h200"}, "engine.gpu"),
         ({"backend": "tensorrt", "gpu": "h200", "threads": 4}, "engine.threads"),
         ({"backend": "cpu", "build_flags": {"workers": 1}}, "engine.build_flags"),

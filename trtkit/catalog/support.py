@@ -56,19 +56,22 @@ def _raises(what: str, *formats: str) -> Row:
     return Row(formats, _DATACENTRE_BLACKWELL, _NO, _RAISES.format(what=what))
 
 
+_NO_FP4 = Row(("nvfp4",), (FIRST_SM, 99), _NO, "the tensor cores have no FP4 before SM 100")
 _EARLY = ("0.17", "0.19")
 _WHICH_FIRST = "which release first runs on SM 120 is not known"
 _TENSORRT = (
+    _NO_FP4,
+    Row(("nvfp4",), _BLACKWELL, _WORKS),
     Row(("none", "fp8"), _SMALL_BLACKWELL, _MAYBE, _WHICH_FIRST, _EARLY),
     Row(("none",), _ALL, _WORKS),
     Row(("fp8", "fp8-rowwise", "w4a8-awq"), _BEFORE_FP8, _NO, _NO_FP8),
     Row(("fp8",), _FROM_ADA, _WORKS),
-    _raises("INT8 and INT4 weight-only layers", "int8-wo", "int4-awq", "int4-gptq", "w4a8-awq"),
+    _raises("INT8 and INT4 weight-only layers", "int8-wo", "int4-wo", "int4-awq", "int4-gptq", "w4a8-awq"),
     _raises("SmoothQuant", "int8-sq"),
     _raises("scales per channel or per token", "fp8-rowwise"),
     Row(_INT4, _SMALL_BLACKWELL, _NO, _LAYOUT),
-    Row((*_INT8, "fp8-rowwise", "w4a8-awq"), _SMALL_BLACKWELL, _MAYBE, _UNPROVEN),
-    Row((*_INT8, *_INT4, "fp8-rowwise", "w4a8-awq"), _TO_HOPPER, _WORKS),
+    Row((*_INT8, "int4-wo", "fp8-rowwise", "w4a8-awq"), _SMALL_BLACKWELL, _MAYBE, _UNPROVEN),
+    Row((*_INT8, *_INT4, "int4-wo", "fp8-rowwise", "w4a8-awq"), _TO_HOPPER, _WORKS),
 )
 _TENSORRT_KV = (
     Row(("auto",), _ALL, _WORKS),
@@ -82,6 +85,9 @@ _TENSORRT_KV = (
 _PYTORCH_INT8 = "the PyTorch back end of TensorRT-LLM has no INT8 (FP8, NVFP4 and INT4 AWQ or GPTQ only)"
 _NOT_LISTED = "the documentation lists the format and not this GPU"
 _LLMAPI = (
+    _NO_FP4,
+    Row(("nvfp4",), _BLACKWELL, _MAYBE, "listed for Blackwell, and not for which of its GPUs"),
+    Row(("int4-wo",), _ALL, _NO, "the PyTorch back end of TensorRT-LLM has INT4 as AWQ and GPTQ only"),
     Row(("none",), _ALL, _WORKS),
     Row(_INT8, _ALL, _NO, _PYTORCH_INT8),
     Row(("fp8", "fp8-rowwise", "w4a8-awq"), _BEFORE_FP8, _NO, _NO_FP8),
@@ -108,9 +114,11 @@ _NO_W4A8 = "no operator of a standard graph multiplies INT4 with FP8"
 _NO_GPTQ_GRAPH = (
     "the checkpoint's weights lie as one family of GPUs wants them, which a standard graph does not"
 )
-_EVERY = ("none", *_INT8, *_INT4, "fp8", "fp8-rowwise", "w4a8-awq")
+_EVERY = ("none", *_INT8, *_INT4, "fp8", "fp8-rowwise", "w4a8-awq", "nvfp4", "int4-wo")
 _ANY_SM = (FIRST_SM, LAST_SM)
 _RTX = (
+    _NO_FP4,
+    Row(("nvfp4", "int4-wo"), _ANY_SM, _NO, "no graph is written in the format"),
     Row(("fp8", "fp8-rowwise", "w4a8-awq"), _BEFORE_FP8, _NO, _NO_FP8),
     Row(("w4a8-awq",), _ANY_SM, _NO, _NO_W4A8),
     Row(("int4-gptq",), _ANY_SM, _NO, _NO_GPTQ_GRAPH),
@@ -130,6 +138,7 @@ _EDGE_SMS = frozenset({80, 86, 100, 120})
 _EDGE_TARGETS = "Edge-LLM's wheel carries kernels for SM 80, 86, 100 and 120 only (beside Jetson and DRIVE)"
 _EDGE_EXPORT = "Edge-LLM's exporter was not tried with the format"
 _EDGELLM = (
+    _NO_FP4,
     Row(("fp8", "fp8-rowwise", "w4a8-awq"), _BEFORE_FP8, _NO, _NO_FP8),
     Row(("none", "fp8", *_INT4), _ANY_SM, _WORKS, sms=_EDGE_SMS),
     Row(_EVERY, _ANY_SM, _MAYBE, _EDGE_EXPORT, sms=_EDGE_SMS),
@@ -144,8 +153,11 @@ _EDGELLM_KV = (
 
 _VLLM_OWN = "vLLM's own tables decide, and were not compared"
 _VLLM = (
+    _NO_FP4,
     Row(("none",), _ANY_SM, _WORKS),
-    Row(("int8-wo", "w4a8-awq"), _ANY_SM, _NO, "no checkpoint of the format is one that vLLM reads"),
+    Row(
+        ("int8-wo", "int4-wo", "w4a8-awq"), _ANY_SM, _NO, "no checkpoint of the format is one that vLLM reads"
+    ),
     Row(_EVERY, _ANY_SM, _MAYBE, _VLLM_OWN),
 )
 _VLLM_KV = (
@@ -180,6 +192,8 @@ NEAREST: Mapping[str, tuple[str, ...]] = {
     "int4-gptq": ("int4-awq", "fp8", "int8-sq", "int8-wo", "none"),
     "w4a8-awq": ("int4-awq", "fp8", "int8-sq", "none"),
     "none": ("none",),
+    "nvfp4": ("fp8", "int4-awq", "w4a8-awq", "int8-sq", "none"),
+    "int4-wo": ("int4-awq", "int4-gptq", "int8-wo", "fp8", "none"),
 }
 """What to look at instead of a format of weights, nearest first."""
 NEAREST_KV: Mapping[str, tuple[str, ...]] = {
@@ -188,6 +202,12 @@ NEAREST_KV: Mapping[str, tuple[str, ...]] = {
     "auto": ("auto",),
 }
 """The same for the KV cache."""
+
+QK_NORMS = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Gemma3ForCausalLM")
+"""Families whose queries and keys have norms, which the attention of SmoothQuant's plugins has not."""
+
+UNWRITTEN: Mapping[str, str] = {"nvfp4": "NVFP4", "int4-wo": "W4A16"}
+"""Formats of weights that the tables judge though trtkit writes none, by their ``quant_algo``."""
 
 MODEL_REFUSALS: Mapping[str, tuple[str, ...]] = {
     "MixtralForCausalLM": ("int8-sq", "int4-gptq", "fp8-rowwise"),

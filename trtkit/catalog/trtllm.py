@@ -98,6 +98,8 @@ class Flag:
     """First and last line that has it."""
     given_by: str = ""
     """Key of the contract that says it; then it is no free flag."""
+    least: int = 0
+    """Smallest number that makes sense, for flags that take one."""
 
     def in_line(self, line: str) -> bool:
         """Return whether the line's ``trtllm-build`` knows the flag."""
@@ -133,15 +135,15 @@ _FLAGS = (
     _given("max_num_tokens", 8192, "engine.limits.max_num_tokens"),
     _given("max_beam_width", 1, "engine.limits.max_beam_width"),
     _given("tokens_per_block", 32, "engine.kv_cache.tokens_per_block"),
-    Flag("opt_num_tokens", None, kind=int),
-    Flag("max_encoder_input_len", 1024, kind=int),
+    Flag("opt_num_tokens", None, kind=int, least=1),
+    Flag("max_encoder_input_len", 1024, kind=int, least=1),
     Flag("max_prompt_embedding_table_size", 0, kind=int),
     Flag("kv_cache_type", "paged", ("paged", "continuous", "disabled")),
     Flag("profiling_verbosity", "layer_names_only", ("layer_names_only", "detailed", "none")),
     Flag("input_timing_cache", None),
     Flag("output_timing_cache", "model.cache"),
     Flag("logits_dtype", None, ("float16", "float32")),
-    Flag("workers", 1, kind=int),
+    Flag("workers", 1, kind=int, least=1),
     Flag("log_level", "info", ("internal_error", "error", "warning", "info", "verbose", "debug")),
     Flag("visualize_network", None, since="0.18"),
     _given("lora_dir", None, "engine.lora.adapters", list),
@@ -149,8 +151,8 @@ _FLAGS = (
     _given("max_lora_rank", 64, "engine.lora.max_rank"),
     _given("max_draft_len", 0, "engine.speculation.max_draft_tokens"),
     Flag("speculative_decoding_mode", None, _SPECULATION, given_by="engine.speculation.mode"),
-    Flag("auto_parallel", 1, kind=int, until="0.20"),
-    Flag("gpus_per_node", 8, kind=int, until="0.20"),
+    Flag("auto_parallel", 1, kind=int, least=1, until="0.20"),
+    Flag("gpus_per_node", 8, kind=int, least=1, until="0.20"),
     Flag("cluster_key", None, until="0.20"),
     _set("strip_plan"),
     _set("weight_sparsity"),

@@ -16,6 +16,7 @@ from trtkit.contract.models import Contract
 from trtkit.errors import ContractError, InputError
 from trtkit.plan.machine import Machine
 from trtkit.plan.preflight.target import near_gpus
+from trtkit.plan.quantization import quant_plan_of
 from trtkit.plan.resolve import make_plan
 from trtkit.plan.silicon import peak_rate
 from trtkit.plan.solve import RANKS, changed
@@ -157,7 +158,8 @@ def _candidates(
             kv_asked=asked,
         )
         for weights in field.weights:
-            verdict = weights_verdict(backend, weights, gpu.sm, line, model.architecture)
+            algorithm = quant_plan_of(contract.quantization.only(WeightFormat(weights))).quant_algo
+            verdict = weights_verdict(backend, weights, gpu.sm, line, model.architecture, algorithm=algorithm)
             if verdict.support is Support.REFUSED:
                 yield replace(blank, weights=weights, why_not=verdict.reason)
                 continue

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from trtkit.catalog.formats import WEIGHTS
+from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.support import (
     KV_SUPPORT,
     MODEL_REFUSALS,
     NEAREST,
     NEAREST_KV,
+    QK_NORMS,
     WEIGHT_SUPPORT,
     Row,
     Support,
 )
-from trtkit.catalog.trtllm import LINES
+from trtkit.catalog.trtllm import LINES, NEWEST
+from trtkit.contract.models import Contract
+from trtkit.plan.types import Target
+
+ALGORITHMS = {name: facts.quant_algo for name, facts in WEIGHTS.items()}
 
 
 @dataclass(frozen=True)
@@ -27,16 +34,52 @@ class Verdict:
     """The nearest format that works there; None when none does, or when this one does."""
 
 
-def weights_verdict(backend: str, name: str, sm: int, line: str, architecture: str | None = None) -> Verdict:
-    """Return the verdict on a format of weights; ``line`` is TensorRT-LLM's release line."""
-    refused = MODEL_REFUSALS.get(architecture or "", ()) if backend == "tensorrt" else ()
-    if name in refused:
-        reason = f"TensorRT-LLM's {architecture} engines have no {name} layers"
-        verdict = Verdict(Support.REFUSED, reason)
-    else:
-        verdict = _verdict(WEIGHT_SUPPORT[backend], name, sm, line)
-    nearest = [each for each in NEAREST[name] if each not in refused]
+def weights_verdict(
+    backend: str,
+    name: str,
+    sm: int,
+    line: str,
+    architecture: str | None = None,
+    *,
+    algorithm: str | None = None,
+) -> Verdict:
+    """Return the verdict on a format of weights; ``line`` is TensorRT-LLM's release line.
+
+    ``algorithm`` is the form of the format where it has several, by its ``quant_algo``.
+    """
+    verdict = _of_model(backend, name, architecture, algorithm) or _verdict(
+        WEIGHT_SUPPORT[backend], name, sm, line
+    )
+    nearest = [each for each in NEAREST[name] if _of_model(backend, each, architecture, None) is None]
     return _with_nearest(verdict, WEIGHT_SUPPORT[backend], nearest, sm, line)
+
+
+def _of_model(backend: str, name: str, architecture: str | None, algorithm: str | None) -> Verdict | None:
+    """Return why a family's engines have not the format at all, None if they may."""
+    if backend != "tensorrt" or architecture is None:
+        return None
+    if name in MODEL_REFUSALS.get(architecture, ()):
+        return Verdict(Support.REFUSED, f"TensorRT-LLM's {architecture} engines have no {name} layers")
+    by_plugin = (algorithm or ALGORITHMS.get(name) or "").endswith("_PLUGIN")
+    if by_plugin and architecture in QK_NORMS:
+        reason = f"SmoothQuant's plugin has not the query and key norms of {architecture}"
+        return Verdict(Support.REFUSED, f"{reason} (quantization.smoothquant: qdq has)")
+    return None
+
+
+def works_on(contract: Contract, model: ModelConfig, target: Target, name: str) -> bool:
+    """Return whether a format of weights is known to work on all GPUs of a target."""
+    backend, line = contract.engine.backend.value, target.trtllm or NEWEST
+    verdicts = (
+        weights_verdict(backend, name, sm, line, model.architecture) for sm in places_of(target).values()
+    )
+    return all(each.support is Support.WORKS for each in verdicts)
+
+
+def places_of(target: Target) -> dict[str, int]:
+    """Return the compute capabilities by what messages call them."""
+    others = {f"SM {sm}": sm for sm in target.sms if sm != target.gpu.sm}
+    return {target.gpu.name: target.gpu.sm, **others}
 
 
 def kv_verdict(backend: str, name: str, sm: int, line: str) -> Verdict:

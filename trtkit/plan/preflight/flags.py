@@ -11,9 +11,14 @@ from trtkit.catalog.trtllm import FLAGS, LINES, OLD_FLAGS, Flag
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses, warns
+from trtkit.plan.gpu_memory import CONTEXT_LOGITS
 from trtkit.plan.types import Plan, Target
 
 _KEY = "engine.build_flags"
+_WEIGHT_ONLY = ("int8-wo", "int4-awq", "int4-gptq", "w4a8-awq")
+_NO_PLAIN_EXPERTS_SM = 100
+_TYPED = ("gpt_attention_plugin", "gemm_plugin", "moe_plugin", "nccl_plugin")
+_TYPES = ("float16", "bfloat16", "float32", "int32")
 _SM100_OFF = (
     "gemm_swiglu_plugin",
     "fp8_rowwise_gemm_plugin",
@@ -56,14 +61,15 @@ def flags_take_values(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[
     for name, value in contract.engine.build_flags.items():
         flag = FLAGS.get(name)
         if flag is not None and not flag.given_by and not _takes(flag, value):
-            allowed = ", ".join(map(str, flag.choices)) or f"a value of type {flag.kind.__name__}"
+            number = f" of at least {flag.least}" if flag.kind is int else ""
+            allowed = ", ".join(map(str, flag.choices)) or f"a value of type {flag.kind.__name__}{number}"
             yield Problem(f"{name} does not take {value!r}", f"{_KEY}.{name}", f"use {allowed}")
 
 
 def _takes(flag: Flag, value: bool | int | str) -> bool:
     if flag.choices:
         return any(value is each or (type(value) is type(each) and value == each) for each in flag.choices)
-    return type(value) is flag.kind
+    return type(value) is flag.kind and (not isinstance(value, int) or value >= flag.least)
 
 
 @refuses
@@ -90,8 +96,9 @@ class _Flags:
 
 
 def _contradictions(flags: _Flags, model: ModelConfig, plan: Plan) -> Iterator[tuple[str, str, str]]:
-    if flags.is_on("gather_context_logits") and flags.is_on("max_draft_len"):
-        yield "gather_context_logits", "context logits and draft tokens exclude each other", "leave one out"
+    for name in CONTEXT_LOGITS:
+        if flags.is_on(name) and flags.is_on("max_draft_len"):
+            yield name, "context logits and draft tokens exclude each other", "leave one out"
     if flags.is_on("multiple_profiles") and flags["opt_num_tokens"] is not None:
         yield "opt_num_tokens", "multiple_profiles chooses the optimum itself", "leave one of the two out"
     if flags.is_on("streamingllm"):
@@ -101,10 +108,26 @@ def _contradictions(flags: _Flags, model: ModelConfig, plan: Plan) -> Iterator[t
     if flags.is_on("pp_reduce_scatter") and model.architecture != "MixtralForCausalLM":
         yield "pp_reduce_scatter", f"{model.architecture} engines assert against it", "leave it out"
     yield from _swiglu(flags, plan)
+    yield from _plugins(flags, model, plan)
     if flags["kv_cache_type"] != "paged":
         yield "kv_cache_type", f"a {flags['kv_cache_type']} cache has no in-flight batching", "use paged"
     if flags.is_on("fast_build") and plan.quantization.weights == "int8-wo":
         yield "fast_build", "managed weights do not go with weight-only layers", "leave it out"
+
+
+def _plugins(flags: _Flags, model: ModelConfig, plan: Plan) -> Iterator[tuple[str, str, str]]:
+    weights, sm = plan.quantization.weights, flags.target.gpu.sm
+    if not flags.is_on("gpt_attention_plugin"):
+        message = "without the attention plugin there are no in-flight batching and no blocks of a KV cache"
+        yield "gpt_attention_plugin", message, "leave it at auto"
+    if model.moe is not None and not flags.is_on("moe_plugin"):
+        if sm >= _NO_PLAIN_EXPERTS_SM:
+            yield "moe_plugin", f"experts without the plugin do not run on SM {sm}", "leave it at auto"
+        if weights in _WEIGHT_ONLY:
+            yield "moe_plugin", f"experts without the plugin have no {weights} weights", "leave it at auto"
+    for name in ("gemm_plugin", "low_latency_gemm_plugin"):
+        if flags[name] in ("fp8", "nvfp4") and flags[name] != weights:
+            yield name, f"{flags[name]} is for weights of that format, these are {weights}", "leave it out"
 
 
 def _swiglu(flags: _Flags, plan: Plan) -> Iterator[tuple[str, str, str]]:
@@ -123,6 +146,14 @@ def _swiglu(flags: _Flags, plan: Plan) -> Iterator[tuple[str, str, str]]:
                     f"it is for FP8 weights on SM 90, this is {plan.quantization.weights} on SM {sm}",
                     "leave it out",
                 )
+
+
+@warns
+def plugins_have_the_model_s_type(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Plugins of another type than the checkpoint's were never seen to build; auto takes its type."""
+    for name, value in contract.engine.build_flags.items():
+        if name in _TYPED and value in _TYPES and value != plan.dtype:
+            yield Problem(f"{name} {value} in a model of {plan.dtype}", f"{_KEY}.{name}", "use auto")
 
 
 @warns
@@ -172,6 +203,7 @@ FLAG_CHECKS = (
     flags_are_known,
     flags_take_values,
     flags_agree,
+    plugins_have_the_model_s_type,
     gemm_plugin_suits_format,
     engine_can_be_served_as_built,
     timing_cache_has_a_place,

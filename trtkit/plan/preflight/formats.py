@@ -6,15 +6,23 @@ from collections.abc import Iterator
 
 from trtkit.catalog.formats import WEIGHTS
 from trtkit.catalog.model import ModelConfig
-from trtkit.catalog.support import Support
+from trtkit.catalog.parallel import ONE_RANK
+from trtkit.catalog.support import NEAREST, Support
 from trtkit.catalog.trtllm import NEWEST
+from trtkit.contract.formats import WeightFormat
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses, warns
-from trtkit.plan.support import Verdict, kv_verdict, weights_verdict
-from trtkit.plan.types import Plan, Target
+from trtkit.plan.memory import weights_bytes
+from trtkit.plan.preflight.ranks import groups_fill_rows, layers_fill_tiles
+from trtkit.plan.quantization import quant_plan_of
+from trtkit.plan.ranks import group_of
+from trtkit.plan.support import Verdict, kv_verdict, places_of, weights_verdict, works_on
+from trtkit.plan.types import Plan
 
-_QK_NORMS = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Gemma3ForCausalLM")
+_WEIGHTS = "quantization.weights"
+_RANGES = ("int8-sq", "fp8", "w4a8-awq")
+_RANGES_SAMPLES, _SEARCH_SAMPLES = 512, 32
 
 
 @refuses
@@ -22,10 +30,31 @@ def formats_run_on_gpu(contract: Contract, model: ModelConfig, plan: Plan) -> It
     """A format without kernels on the GPU fails in the builder, hours in, or gives garbage."""
     for key, verdict, place in _verdicts(contract, model, plan):
         if verdict.support is Support.REFUSED:
-            nearest = verdict.nearest or "none on this GPU: take another back end"
+            nearest = _nearest_weights(contract, model, plan) if key == _WEIGHTS else verdict.nearest
             name = _value(contract, key)
             message = f"{contract.engine.backend.value} runs no {name} on {place}: {verdict.reason}"
-            yield Problem(message, key, f"nearest that works: {nearest}")
+            none = "none on these GPUs: take others, or another back end"
+            yield Problem(message, key, f"nearest that works: {nearest or none}")
+
+
+def _nearest_weights(contract: Contract, model: ModelConfig, plan: Plan) -> str | None:
+    """Return the nearest format that runs on all GPUs of the target, divides among its ranks and fits its memory."""
+    for name in NEAREST[contract.quantization.weights.value]:
+        formats = contract.quantization.only(WeightFormat(name))
+        one = contract.model_copy(update={"quantization": formats})
+        fine = plan.target and works_on(one, model, plan.target, name)
+        wrong = [
+            problem for check in (layers_fill_tiles, groups_fill_rows) for problem in check(one, model, plan)
+        ]
+        if fine and not wrong and _fits(model, plan, name):
+            return name
+    return None
+
+
+def _fits(model: ModelConfig, plan: Plan, name: str) -> bool:
+    memory, ranks = plan.memory, plan.target.ranks if plan.target else ONE_RANK
+    weights = weights_bytes(model, WEIGHTS[name], plan.dtype, ranks, group_of(model, name, None))
+    return weights + memory.activation_bytes + memory.overhead_bytes < (memory.available_bytes or 0)
 
 
 @warns
@@ -45,22 +74,12 @@ def fallbacks_run_on_gpu(contract: Contract, model: ModelConfig, plan: Plan) -> 
         return
     line = target.trtllm or NEWEST
     for each in contract.quantization.fallback:
-        for place, sm in _places(target).items():
-            verdict = weights_verdict(backend, each.value, sm, line, model.architecture)
+        algorithm = quant_plan_of(contract.quantization.only(each)).quant_algo
+        for place, sm in places_of(target).items():
+            verdict = weights_verdict(backend, each.value, sm, line, model.architecture, algorithm=algorithm)
             if verdict.support is Support.REFUSED:
                 message = f"{backend} runs no {each.value} weights on {place}: {verdict.reason}"
                 yield Problem(message, "quantization.fallback", f"leave {each.value} out")
-
-
-@refuses
-def smoothquant_knows_norms(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
-    """The SmoothQuant plugin's attention has no norms of queries and keys."""
-    plugin = (plan.quantization.quant_algo or "").endswith("_PLUGIN")
-    if contract.engine.backend.value == "tensorrt" and plugin and model.architecture in _QK_NORMS:
-        message = f"SmoothQuant's attention has not the query and key norms of {model.architecture}"
-        yield Problem(
-            message, "quantization.weights", "set quantization.smoothquant to qdq, or use fp8 or int8-wo"
-        )
 
 
 @warns
@@ -74,7 +93,7 @@ def fp8_kv_suits_model(_: Contract, model: ModelConfig, plan: Plan) -> Iterator[
 
 
 @warns
-def products_keep_pace_with_memory(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Problem]:
+def products_keep_pace_with_memory(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """Small weights with 16-bit products only help while a step waits for memory."""
     facts, target = WEIGHTS[plan.quantization.weights], plan.target
     if target is None or facts.compute != "fp16" or facts.quant_algo is None:
@@ -83,8 +102,24 @@ def products_keep_pace_with_memory(_: Contract, __: ModelConfig, plan: Plan) -> 
     even = target.gpu.fp16_tflops * 1e3 / target.gpu.bandwidth_gb_per_s * facts.weight_bits / 16
     if plan.zones.decode_slots > even:
         message = f"from {even:.0f} requests on, {facts.quant_algo} is bound by products in 16 bits"
-        instead = "fp8" if target.gpu.fp8_tflops else "int8-sq"
-        yield Problem(message, "quantization.weights", f"for large batches {instead} is faster")
+        quick = [name for name in ("fp8", "int8-sq") if works_on(contract, model, target, name)]
+        hint = (
+            f"for large batches {quick[0]} is faster"
+            if quick
+            else "plain weights are as fast for large batches"
+        )
+        yield Problem(message, "quantization.weights", hint)
+
+
+@warns
+def ranges_have_samples(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """ModelOpt recommends 512 samples for ranges of activations, 32 for a search of INT4 weights."""
+    asked, formats = contract.quantization.calibration.samples, plan.quantization
+    takes_ranges = formats.weights in _RANGES or formats.kv_cache != "auto"
+    least = _RANGES_SAMPLES if takes_ranges else _SEARCH_SAMPLES if formats.weights == "int4-awq" else 0
+    if asked < least and "samples" in contract.quantization.calibration.model_fields_set:
+        message = f"{asked} samples for {formats.weights} weights and a KV cache that is {formats.kv_cache}"
+        yield Problem(message, "quantization.calibration.samples", f"{least} or more are recommended")
 
 
 def _verdicts(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[tuple[str, Verdict, str]]:
@@ -94,16 +129,13 @@ def _verdicts(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[tu
     if target is None:
         return
     line = target.trtllm or NEWEST
-    for place, sm in _places(target).items():
-        weights = weights_verdict(backend, formats.weights.value, sm, line, model.architecture)
+    for place, sm in places_of(target).items():
+        algorithm = plan.quantization.quant_algo
+        weights = weights_verdict(
+            backend, formats.weights.value, sm, line, model.architecture, algorithm=algorithm
+        )
         yield "quantization.weights", weights, place
         yield "quantization.kv_cache", kv_verdict(backend, formats.kv_cache.value, sm, line), place
-
-
-def _places(target: Target) -> dict[str, int]:
-    """Return the compute capabilities by what messages call them."""
-    others = {f"SM {sm}": sm for sm in target.sms if sm != target.gpu.sm}
-    return {target.gpu.name: target.gpu.sm, **others}
 
 
 def _value(contract: Contract, key: str) -> str:
@@ -117,7 +149,7 @@ FORMAT_CHECKS = (
     formats_run_on_gpu,
     formats_are_proven,
     fallbacks_run_on_gpu,
-    smoothquant_knows_norms,
     fp8_kv_suits_model,
     products_keep_pace_with_memory,
+    ranges_have_samples,
 )

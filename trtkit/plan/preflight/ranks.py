@@ -13,8 +13,9 @@ from trtkit.errors import Problem
 from trtkit.plan.check import refuses, warns
 from trtkit.plan.parallel import heads_divide
 from trtkit.plan.ranks import group_of, share_of
+from trtkit.plan.support import works_on
 from trtkit.plan.tensors import rules_of, target_shape
-from trtkit.plan.types import Plan
+from trtkit.plan.types import Plan, Target
 
 _TILE = 64
 _GPUS_PER_NODE = 8
@@ -35,7 +36,10 @@ def layers_fill_tiles(contract: Contract, model: ModelConfig, plan: Plan) -> Ite
     if wrong:
         layer, size = wrong[0]
         message = f"{layer} has {size} channels, no multiple of {tile} on each of {target.ranks.tp} ranks"
-        yield Problem(message, "engine.tensor_parallel", _instead(model, name, tile))
+        hint = f"{_instead(model, name, tile)}{_other_formats(contract, model, target)}"
+        yield Problem(
+            message, "engine.tensor_parallel", f"{hint}or pad intermediate_size before the conversion"
+        )
 
 
 @refuses
@@ -52,7 +56,9 @@ def groups_fill_rows(contract: Contract, model: ModelConfig, plan: Plan) -> Iter
             message = (
                 f"{_layer(rule)} has {columns} input channels on a rank, no multiple of groups of {group}"
             )
-            yield Problem(message, "quantization.group_size", "groups of 64, fewer ranks, or fp8 or int8-wo")
+            smaller = "groups of 64; " if group > _TILE and name != "w4a8-awq" else ""
+            hint = f"{smaller}{_other_formats(contract, model, target)}or fewer ranks"
+            yield Problem(message, "quantization.group_size", hint)
             return
 
 
@@ -93,7 +99,13 @@ def _instead(model: ModelConfig, name: str, tile: int) -> str:
     ]
     lower = f"sizes that fit: {', '.join(map(str, fits))}; " if fits else ""
     group = "groups of 64; " if tile == DEFAULT_GROUP and name != "w4a8-awq" else ""
-    return f"{lower}{group}fp8; or pad intermediate_size with zeros before the conversion"
+    return f"{lower}{group}"
+
+
+def _other_formats(contract: Contract, model: ModelConfig, target: Target) -> str:
+    """Return the formats without groups and tiles that work there, for a list of ways out."""
+    names = [name for name in ("fp8", "none") if works_on(contract, model, target, name)]
+    return f"{' or '.join(names)} weights; " if names else ""
 
 
 @warns

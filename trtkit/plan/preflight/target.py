@@ -25,7 +25,7 @@ def target_problems(contract: Contract, model: ModelConfig) -> list[Problem]:
         return list(_only_on_gpus(contract))
     engine = contract.engine
     ranks = Parallelism(engine.tensor_parallel, engine.pipeline_parallel, engine.moe_expert_parallel)
-    found = [*_gpu_is_known(contract), *_targets_are_known(contract)]
+    found = [*_gpu_is_known(contract), *_targets_are_known(contract), *_slots_have_no_beams(contract)]
     found += [*_line_is_known(contract), *parallel_problems(model, ranks)]
     if engine.threads is not None:
         message = f"the {engine.backend.value} back end has no threads to set"
@@ -64,6 +64,14 @@ def _targets_are_known(contract: Contract) -> Iterator[Problem]:
     if gpu is not None and gpu.sm not in targets:
         message = f"the engine would not run on {gpu.name}, which engine.gpu names: its SM is {gpu.sm}"
         yield Problem(message, key, f"add {gpu.sm}, or name another GPU")
+
+
+def _slots_have_no_beams(contract: Contract) -> Iterator[Problem]:
+    """Beams share what came before they parted, which caches of slots do not."""
+    name = contract.engine.backend.value
+    if BACKENDS[name].cache_per_slot and contract.engine.limits.max_beam_width > 1:
+        message = f"the {name} back end has no beam search"
+        yield Problem(message, "engine.limits.max_beam_width", "leave the key out")
 
 
 def _line_is_known(contract: Contract) -> Iterator[Problem]:
