@@ -12,6 +12,7 @@ import pytest
 from trtkit.catalog.trtllm import LINES, PROFILES
 from trtkit.checkpoint.progress import silent
 from trtkit.engine.tensorrt.backend import Builder, TensorrtBackend
+from trtkit.engine.tensorrt.expected import differences, expected
 from trtkit.errors import EnvironmentLacks, StageError
 
 
@@ -64,6 +65,26 @@ def test_what_the_builder_rewrites_is_foreseen(tools, compiled, planned, quantiz
     tools(sm=str(plan.target.gpu.sm), smi=str(plan.target.gpu.sm))
     facts, _ = compiled(plan=plan)
     assert facts["ranks"] == plan.target.ranks.world
+
+
+@pytest.mark.parametrize("line", ["0.17", "1.2"])
+def test_every_value_of_the_plan_is_compared(tools, compiled, planned, tmp_path, line):
+    tools(version=f"{line}.0")
+    plan = planned(trtllm=line, lora={"modules": ["attn_dense"], "max_rank": 8})
+    _, out = compiled(plan=plan)
+    source, built = (
+        json.loads((folder / "config.json").read_text()) for folder in (tmp_path / "checkpoint", out)
+    )
+    keys = expected(plan, source)
+    assert len(keys) > 50
+    for key in keys:
+        wrong = json.loads(json.dumps(built))
+        *parents, last = key.split(".")
+        place = wrong
+        for name in parents:
+            place = place[name]
+        place[last] = "another"
+        assert [each.key for each in differences(plan, source, wrong)] == [key]
 
 
 def test_ranks_are_built_by_workers_or_by_mpirun(tools, compiled):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -20,13 +21,12 @@ from trtkit.engine.tensorrt.child import Ended, run
 from trtkit.engine.tensorrt.ending import error_of
 from trtkit.engine.tensorrt.folder import check_engine, rank_engine
 from trtkit.engine.tensorrt.gpus import Device, find_devices, visible
-from trtkit.engine.tensorrt.job import STRIPPED, Job
+from trtkit.engine.tensorrt.job import PROFILES, STRIPPED, Job
 from trtkit.errors import EnvironmentLacks
 from trtkit.plan import Plan
 
 LOG_WORDS = "log in "
 """How the first line begins that :attr:`Builder.tell` is told."""
-_PROFILES = "BUILDER_FORCE_NUM_PROFILES"
 _BANNER = re.compile(r"TensorRT-LLM version: (\d+\.\d+)")
 """What the builder says first, before it reads anything."""
 _REMOVE_TIMEOUT_S = 60.0
@@ -59,7 +59,7 @@ class TensorrtBackend:
 
     def versions(self) -> Mapping[str, str]:
         """Return what changes engines beside the plan, which has the release line."""
-        return {_PROFILES: os.environ[_PROFILES]} if _PROFILES in os.environ else {}
+        return {PROFILES: os.environ[PROFILES]} if PROFILES in os.environ else {}
 
     def job(self, checkpoint: Path, out: Path, plan: Plan) -> Job:
         """Return the build as it would be run."""
@@ -157,7 +157,8 @@ def _check_caches(job: Job) -> None:
 def _remove_container(name: str) -> None:
     """End a container that outlived its client; one that ended by itself is gone already."""
     command = ("docker", "rm", "--force", name)
-    subprocess.run(command, capture_output=True, timeout=_REMOVE_TIMEOUT_S, check=False)
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        subprocess.run(command, capture_output=True, timeout=_REMOVE_TIMEOUT_S, check=False)
 
 
 def _carry_adapters(out: Path) -> None:

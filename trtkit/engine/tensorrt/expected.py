@@ -24,6 +24,7 @@ _MODES = {
 }
 """Bits of ``SpeculativeDecodingMode``; 1 for none."""
 _SHAPES = ("max_batch_size", "max_input_len", "max_num_tokens", "max_beam_width")
+_PASSED_ON = ("profiling_verbosity", "max_prompt_embedding_table_size", "enable_debug_output")
 _SWITCHES = ("enable", "disable")
 _REWRITTEN = (
     "context_fmha", "use_paged_context_fmha", "use_fp8_context_fmha", "reduce_fusion", "user_buffer",
@@ -33,7 +34,6 @@ _REWRITTEN = (
 _RECURRENT = "paged_state"
 """Of models without attention: off in all that trtkit knows, whatever was asked."""
 _ANY_OF_ITS_DTYPE = "auto"
-_QKV = ("attn_q", "attn_k", "attn_v")
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,7 @@ def _options(flags: Mapping[str, Value]) -> dict[str, Any]:
         "use_strip_plan": flags.get("strip_plan", False),
         "weight_streaming": flags.get("weight_streaming", False),
         "weight_sparsity": flags.get("weight_sparsity", False),
+        **{name: flags.get(name, FLAGS[name].default) for name in _PASSED_ON},
         "strongly_typed": True,
     }
 
@@ -140,6 +141,8 @@ def _plugins(plan: Plan, flags: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def _agree(wanted: Any, found: Any, plan: Plan) -> bool:
+    if found is None and not wanted:
+        return True  # a line without the setting has it off
     if wanted == _ANY_OF_ITS_DTYPE:
         return found in {_ANY_OF_ITS_DTYPE, plan.dtype}
     if isinstance(wanted, tuple):
@@ -147,9 +150,7 @@ def _agree(wanted: Any, found: Any, plan: Plan) -> bool:
     if isinstance(wanted, str) and isinstance(found, str):
         # Enums are written by name, in capitals by lines before 1.1.
         return wanted.lower() == found.lower()
-    return (
-        type(wanted) is type(found) and bool(wanted == found) if isinstance(wanted, bool) else wanted == found
-    )
+    return bool(wanted == found) and isinstance(wanted, bool) == isinstance(found, bool)
 
 
 def _at(config: Mapping[str, Any], key: str) -> Any:

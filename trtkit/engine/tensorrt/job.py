@@ -14,6 +14,8 @@ from trtkit.plan.types import Plan
 
 STRIPPED = "stripped"
 """Folder of the engine without weights, beside the files that have them."""
+PROFILES = "BUILDER_FORCE_NUM_PROFILES"
+"""Variable that changes what the builder makes."""
 _CHECKPOINT, _ENGINE, _LORA = Path("/checkpoint"), Path("/engine"), Path("/lora")
 _CACHES = ("input_timing_cache", "output_timing_cache")
 _STACK_BYTES = 64 << 20
@@ -74,6 +76,7 @@ class Job:
         mounts = [f"{self.checkpoint}:{_CHECKPOINT}:ro", f"{self.out}:{_ENGINE}"]
         mounts += [f"{path}:{_LORA / str(index)}:ro" for index, path in enumerate(self.adapters)]
         mounts += [f"{folder}:{folder}" for folder in self.cache_folders]
+        env = _ENV | ({PROFILES: os.environ[PROFILES]} if PROFILES in os.environ else {})
         options = [
             ("--name", self.container),
             # Docker reads the value as CSV, in which a list needs quotes.
@@ -84,7 +87,7 @@ class Job:
             ("--ulimit", f"stack={_STACK_BYTES}"),
             ("--user", f"{os.getuid()}:{os.getgid()}"),
             # The image has no such user, and Python asks for its name and home.
-            *(("--env", f"{name}={value}") for name, value in _ENV.items()),
+            *(("--env", f"{name}={value}") for name, value in env.items()),
             ("--workdir", _ENV["HOME"]),
             *(("--volume", mount) for mount in mounts),
         ]
