@@ -1,15 +1,18 @@
 # Two commands do everything on a fresh Linux machine with Python 3.10 to 3.12:
 #   make demo    build, serve, stream, measure, stop
 #   make test    lint, types and all tests, with a real Triton
+# A third one compiles TensorRT engines, and needs no GPU for it:
+#   make engine    SmolLM2 in each format: size, KL, targets, time; ARGS="--weights fp8" for one of them
 # Benchmarks print a table, write JSON and a chart to build/bench/, and fail when a goal is missed:
 #   make bench-convert    conversions against cp; ARGS=--quick for small models
+#   make bench-compile    checkpoint to ONNX graph to TensorRT engine: CPU time and memory
 #   make bench-goodput    promises kept under load on the real stack, with the proxy and without (40 minutes, --quick 10)
 # The catalog's table of step times is made from NVIDIA's aiconfigurator, in an environment of its own (850 MB):
 #   make silicon    about half an hour; prints where the roofline parts from it
 # One test wants NVIDIA's exporter of TensorRT Edge-LLM, which needs an environment of its own (1.8 GB):
 #   make edgellm-env      once; then make test ARGS=tests/edgellm
 .DELETE_ON_ERROR:
-.PHONY: demo test lint types format bench bench-convert bench-decision bench-goodput bench-sim edgellm-env silicon silicon-env clean help
+.PHONY: demo engine test lint types format bench bench-compile bench-convert bench-decision bench-goodput bench-sim edgellm-env silicon silicon-env clean help
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,6 +30,9 @@ help:
 
 demo: $(VENV)/.cpu
 	$(BIN)/trtkit up $(CONTRACT) $(ARGS)
+
+engine: $(VENV)/.engine
+	$(BIN)/python tests/bench/engine_table.py $(ARGS)
 
 test: $(VENV)/.dev lint types
 	$(BIN)/pytest $(ARGS)
@@ -49,6 +55,9 @@ bench-convert: $(VENV)/.dev
 
 # What the proxy's policy is worth in a model of engines, and what one decision costs.
 bench: bench-decision bench-sim
+
+bench-compile: $(VENV)/.dev
+	$(BIN)/python tests/bench/bench_compile.py $(ARGS)
 
 bench-decision: $(VENV)/.dev
 	$(BIN)/python tests/bench/bench_decision.py $(ARGS)
@@ -82,6 +91,11 @@ $(VENV)/.cpu: pyproject.toml | $(VENV)/bin/python
 $(VENV)/.dev: pyproject.toml | $(VENV)/.cpu
 	@echo "installing what the tests need ..."
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[cpu,dev]'
+	@touch $@
+
+$(VENV)/.engine: pyproject.toml | $(VENV)/.cpu
+	@echo "installing TensorRT for RTX (350 MB, under NVIDIA's licence) and what calibrates (torch) ..."
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[cpu,calib,rtx]'
 	@touch $@
 
 # Torch first: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu finds the build without CUDA.

@@ -12,8 +12,10 @@ from trtkit.errors import ContractError, Severity
 from trtkit.plan import Machine, make_plan
 from trtkit.plan.check import Check
 from trtkit.plan.checks import CHECKS
+from trtkit.plan.memory import slot_tokens
 from trtkit.plan.preflight import GPU_CHECKS
 from trtkit.plan.preflight.ranks import untiled
+from trtkit.plan.preflight.source import dtype_has_kernel
 from trtkit.plan.resolve import outline
 
 MACHINE = Machine(cores=2, memory_bytes=None)
@@ -240,7 +242,10 @@ def test_all_problems_come_at_once_even_beside_a_division_that_cannot_be(contrac
         ({"backend": "rtx", "gpu": "rtx-5090", "targets": [120, 77]}, "engine.targets"),
         ({"backend": "rtx", "gpu": "rtx-5090", "targets": [80, 89]}, "engine.targets"),
         ({"backend": "tensorrt", "gpu": "h200", "targets": [90]}, "engine.targets"),
-        ({"backend": "rtx", "gpu": "rtx-5090", "limits": {"max_beam_width": 2}}, "engine.limits.max_beam_width"),
+        (
+            {"backend": "rtx", "gpu": "rtx-5090", "limits": {"max_beam_width": 2}},
+            "engine.limits.max_beam_width",
+        ),
         ({"backend": "onnx", "gpu": "h200"}, "engine.gpu"),
         ({"backend": "tensorrt", "gpu": "h200", "threads": 4}, "engine.threads"),
         ({"backend": "cpu", "build_flags": {"workers": 1}}, "engine.build_flags"),
@@ -275,3 +280,41 @@ def test_layers_fill_tiles_at_the_sizes_that_are_known(name, tile, fits):
     model = published(name)
     sizes = [tp for tp in (1, 2, 4, 8) if model.num_heads % tp == 0]
     assert tuple(tp for tp in sizes if not untiled(model, Parallelism(tp), tile)) == fits
+
+
+@pytest.mark.parametrize(("dtype", "refused"), [("bfloat16", True), ("float16", False), (None, False)])
+def test_an_engine_for_turing_computes_in_float16(contract_with, dtype, refused):
+    engine = {"backend": "rtx", "gpu": "rtx-5090", "targets": [75, 120]}
+    model = {"source": "x"} | ({"dtype": dtype} if dtype else {})
+    plan = outline(contract_with(engine=engine, model=model), published("llama-3.1-8b"), MACHINE)
+    found = dtype_has_kernel(contract_with(engine=engine, model=model), published("llama-3.1-8b"), plan)
+    assert [each.key for each in found] == (["model.dtype"] if refused else [])
+
+
+@pytest.mark.parametrize("engine", [{"backend": "onnx"}, {"backend": "rtx", "gpu": "l4"}])
+def test_slots_that_nobody_counted_are_as_many_as_have_their_caches(contract_with, engine):
+    model = published("llama-3.2-1b")
+    plan = make_plan(contract_with(engine=engine), model, Machine(cores=2, memory_bytes=24 * 10**9))
+    per_slot = slot_tokens(plan.limits)
+    assert plan.memory.kv_tokens == plan.limits.max_batch_size * per_slot
+    assert plan.zones.kv_tokens == plan.memory.kv_tokens
+    memory = plan.memory
+    used = memory.weights_bytes + memory.activation_bytes + memory.overhead_bytes + memory.kv_pool_bytes
+    assert used <= (memory.available_bytes or 0)
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ({"limits": {"max_batch_size": 4096, "max_seq_len": 8192}}, "engine.limits.max_batch_size"),
+        ({"limits": {"max_batch_size": 8}, "kv_cache": {"max_tokens": 4096}}, "engine.kv_cache.max_tokens"),
+    ],
+)
+def test_slots_without_their_caches_are_refused(contract_with, section, key):
+    with pytest.raises(ContractError) as caught:
+        make_plan(
+            contract_with(engine={"backend": "onnx", **section}),
+            published("llama-3.2-1b"),
+            Machine(2, 24 * 10**9),
+        )
+    assert key in {problem.key for problem in caught.value.problems}

@@ -51,10 +51,12 @@ def window_is_set_at_run_time(contract: Contract, model: ModelConfig, plan: Plan
 
 
 @refuses
-def dtype_has_kernel(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
-    """Attention and quantized layers of GPU engines compute in 16 bits."""
+def dtype_has_kernel(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Attention and quantized layers of GPU engines compute in 16 bits, before SM 80 in float16."""
     if contract.dtype.value == "float32":
         yield Problem("engines for GPUs compute in 16 bits", "model.dtype", "use bfloat16 or float16")
+    elif contract.dtype.value == "bfloat16" and plan.target and min(plan.target.sms, default=80) < 80:
+        yield Problem("the compiler has no bfloat16 before SM 80", "model.dtype", "use float16")
 
 
 SOURCE_CHECKS = (
