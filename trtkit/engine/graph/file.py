@@ -19,8 +19,8 @@ from trtkit.errors import EnvironmentLacks
 
 OPSET = 24
 """The first one with ``TensorScatter``."""
-_IR_VERSION = 11
-"""The first one with what opset 24 has; later ones are refused by runtimes of today."""
+_IR_VERSION = 12
+"""What ONNX's table of versions has beside it."""
 _PAGE_BYTES = 4096
 """Where tensors begin, so that readers can map them."""
 _STAGE = "graph"
@@ -39,7 +39,7 @@ _TYPES = {
 def write_files(graph: Graph, out: Path, progress: Progress) -> int:
     """Write the model and its data into the folder ``out``; return the bytes of the data.
 
-    Memory: what the jobs hold, which is never more than one layer's weight.
+    Memory: a few chunks of a weight.
 
     Raises:
         EnvironmentLacks: The package ``onnx`` is not installed.
