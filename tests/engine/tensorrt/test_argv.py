@@ -13,6 +13,9 @@ from trtkit.errors import StageError
 GOLDEN = Path(__file__).with_name("argv")
 CASES = {
     "plain": {},
+    "adapters": {"lora": {"modules": ["attn_v", "mlp_gate"], "max_rank": 16}},
+    "draft-target": {"speculation": {"mode": "draft-target", "draft": "small.yaml", "max_draft_tokens": 5}},
+    "eagle": {"speculation": {"mode": "eagle", "checkpoint": "heads", "max_draft_tokens": 63}},
     "two-ranks": {"tensor_parallel": 2},
     "long-flags": {
         "limits": {"max_batch_size": 2048, "max_seq_len": 128, "max_num_tokens": 8192, "max_beam_width": 2},
