@@ -12,6 +12,7 @@ from trtkit.catalog.formats import BACKENDS
 from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.kernels import WORTH_COMPILING_BYTES
+from trtkit.contract.formats import WeightFormat
 from trtkit.contract.models import Quantization
 from trtkit.errors import ContractError, Problem
 from trtkit.flow.plan import Question
@@ -24,6 +25,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 _INTERPRETER_BYTES = 62_000_000
 _NUMBA_BYTES = 95_000_000
+"""What `trtkit convert` takes before it reads weights, and numba with its kernels on top of that."""
 _CALIBRATION = "quantization.calibration.max_length"
 
 
@@ -78,10 +80,10 @@ def _cgroup_limits() -> Iterator[int]:
                 yield int(value)
 
 
-def _calibrated(formats: Quantization) -> list[str]:
+def _calibrated(formats: Quantization) -> list[WeightFormat]:
     """Return the formats of the chain that are made of ranges."""
     chain = [formats.only(weights) for weights in formats.chain]
-    return [each.weights.value for each in chain if takes_ranges(quant_plan_of(each))]
+    return [each.weights for each in chain if takes_ranges(quant_plan_of(each))]
 
 
 def _length_problems(question: Question) -> Iterator[Problem]:
@@ -96,22 +98,21 @@ def _length_problems(question: Question) -> Iterator[Problem]:
         )
 
 
-def _whole(question: Question, calibrated: list[str]) -> Way | None:
+def _whole(question: Question, calibrated: list[WeightFormat]) -> Way | None:
     """Return the calibration on the contract's GPUs; None where it has none."""
     engine, dtype = question.contract.engine, question.contract.model.dtype.value
     if not BACKENDS[engine.backend.value].needs_gpu or engine.gpu is None:
         return None
     length = question.contract.quantization.calibration.max_length
-    needs = [whole_need(question.model, weights, dtype, length, batch=1) for weights in calibrated]
+    needs = [whole_need(question.model, weights.value, dtype, length, batch=1) for weights in calibrated]
     count = engine.tensor_parallel * engine.pipeline_parallel
     largest: Need = max(needs, key=lambda need: need.total_bytes)
     return Way("calibrating the model whole", largest, Place.of_gpus(GPUS[engine.gpu], count))
 
 
-def _layerwise(question: Question, calibrated: list[str]) -> Way:
+def _layerwise(question: Question, calibrated: list[WeightFormat]) -> Way:
     length = question.contract.quantization.calibration.max_length
-    searches = any("int4" in name or "w4" in name for name in calibrated)
-    need = layerwise_need(question.model, length, searches_int4=searches)
+    need = layerwise_need(question.model, length, searches_int4=any(each.has_groups for each in calibrated))
     return Way("calibrating layer by layer", need, host_place())
 
 
