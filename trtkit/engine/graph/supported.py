@@ -8,7 +8,7 @@ from typing import Any
 
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint, verify
 from trtkit.conventions import CHECKPOINT_CONFIG
-from trtkit.engine.decoder import ACTIVATIONS, DENSE, FAMILIES, head_size_of, quantization_of
+from trtkit.engine.decoder import ACTIVATIONS, FAMILIES, head_size_of, quantization_of
 from trtkit.engine.graph.linear import FORMS
 from trtkit.engine.graph.spec import GraphSpec
 from trtkit.engine.rotary import scaling_kind
@@ -80,7 +80,7 @@ def _quantization_problems(config: Mapping[str, Any], _: GraphSpec) -> _Found:
             str(algo), ("it has no graph", "use none, int8-wo, int8-sq, fp8 or int4-awq")
         )
         yield "quantization.quant_algo", f"{algo}: {why}", f"{hint} for quantization.weights"
-    elif config.get("architecture") not in DENSE and algo not in {None, "NO_QUANT"}:
+    elif _has_experts(config) and algo not in {None, "NO_QUANT"}:
         message = f"{algo}: experts have a graph in floating point only"
         yield (
             "quantization.quant_algo",
@@ -96,6 +96,11 @@ def _quantization_problems(config: Mapping[str, Any], _: GraphSpec) -> _Found:
     if block.get("exclude_modules") is not None:
         message = "only the built-in list (lm_head, embeddings, router) has a graph"
         yield "quantization.exclude_modules", message, "leave it out"
+
+
+def _has_experts(config: Mapping[str, Any]) -> bool:
+    family = FAMILIES.get(config["architecture"])
+    return family is not None and family.experts
 
 
 def _length_problems(config: Mapping[str, Any], spec: GraphSpec) -> _Found:
