@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trtkit.engine.graph.spec import INPUT_IDS, LAST, LOGITS, POSITION_IDS, WRITE_INDICES, Phase
+from trtkit.engine.graph.spec import (
+    INPUT_IDS,
+    LAST,
+    LOGITS,
+    POSITION_IDS,
+    WRITE_INDICES,
+    GraphSpec,
+    Phase,
+)
 from trtkit.engine.slots.cuda import Address, Device
 from trtkit.engine.slots.executor import Batch
 from trtkit.engine.slots.folder import SlotFolder
@@ -44,6 +52,7 @@ class RtxExecutor:
         }
         self._cache_shape = spec.cache_shape(folder.cache, 1)[1:]
         self._engine = _Engine(trt, file, self._device, folder.engine_sms, cuda_graphs=cuda_graphs)
+        self._warm_up(spec)
 
     def run(self, batch: Batch) -> npt.NDArray[np.float32]:
         """Run one batch."""
@@ -68,9 +77,15 @@ class RtxExecutor:
     def close(self) -> None:
         """Keep what was compiled for this device, and give its memory back."""
         try:
-            self._engine.close()
+            self._engine.keep()
         finally:
             self._device.close()
+
+    def _warm_up(self, spec: GraphSpec) -> None:
+        """Run both phases at their largest: what is compiled at the first run is not for a request to wait for."""
+        self.run(Batch(Phase.PREFILL, 0, [[0] * spec.chunk_tokens], [0]))
+        self.run(Batch(Phase.DECODE, 0, [[0]] * spec.slots, [0] * spec.slots))
+        self._engine.keep()
 
 
 class _Engine:
@@ -79,7 +94,6 @@ class _Engine:
     def __init__(
         self, trt: Any, file: Path, device: Device, sms: tuple[int, ...], *, cuda_graphs: bool
     ) -> None:
-        self._trt = trt
         self._device = device
         self._logger = trt.Logger(trt.Logger.WARNING)
         self._runtime = trt.Runtime(self._logger)
@@ -93,9 +107,8 @@ class _Engine:
         self._jit_file = default_root() / "jit" / f"tensorrt-rtx-{trt.__version__}.cache"
         self._jit = self._config.create_runtime_cache()
         if self._jit_file.is_file():
-            self._jit.deserialize(
-                self._jit_file.read_bytes()
-            )  # one of another driver is not taken, and replaced
+            # What another driver or GPU has left is not taken, and replaced at the end.
+            self._jit.deserialize(self._jit_file.read_bytes())
         self._config.set_runtime_cache(self._jit)
         self._contexts = {phase: self._open(index) for index, phase in enumerate(Phase)}
 
@@ -107,7 +120,7 @@ class _Engine:
         if not (all(done) and context.execute_async_v3(int(self._device.stream))):
             raise StageError(f"TensorRT for RTX could not run a {phase.value} step; its log says why")
 
-    def close(self) -> None:
+    def keep(self) -> None:
         """Keep the JIT's products for the next start."""
         self._jit_file.parent.mkdir(parents=True, exist_ok=True)
         staged = self._jit_file.with_name(f".{self._jit_file.name}.{os.getpid()}")
