@@ -59,6 +59,30 @@ def test_an_unknown_format_names_the_allowed_ones(write):
     assert "`int8-wo`" in problem.hint
 
 
+@pytest.mark.parametrize(
+    ("section", "instead"),
+    [
+        ("engine: {limits: {max_output_len: 5}}", "engine.limits.max_seq_len"),
+        ("engine: {limits: {max_tokens_in_paged_kv_cache: 5}}", "engine.kv_cache.max_tokens"),
+        ("engine: {kv_cache: {free_gpu_memory_fraction: 0.9}}", "engine.kv_cache.memory_fraction"),
+        ("engine: {enable_chunked_context: true}", "engine.chunked_context"),
+    ],
+)
+def test_another_tool_s_name_of_a_key_is_told_what_it_is_here(write, section, instead):
+    (problem,) = problems_of(write(f"{CONTRACT}{section}\n")).values()
+    assert problem.hint.startswith(f"write {instead}")
+
+
+def test_a_format_that_is_not_written_says_so(write):
+    problem = problems_of(write(CONTRACT + "quantization: {weights: nvfp4}\n"))["quantization.weights"]
+    assert "writes no FP4" in problem.hint
+
+
+def test_a_number_where_text_is_meant_is_to_be_quoted(write):
+    problem = problems_of(write(CONTRACT + "engine: {trtllm: 1.0}\n"))["engine.trtllm"]
+    assert problem.hint == 'quote it: "1.0"'
+
+
 def test_a_key_given_twice_is_an_error(write):
     problem = problems_of(write(CONTRACT + "name: other\n"))["name"]
     assert (problem.line, problem.message) == (8, "the key is given twice")

@@ -45,8 +45,11 @@ def test_a_row_names_stages_or_says_why_it_has_none():
         assert set(row.stages) <= set(STAGES)
 
 
-@pytest.fixture(scope="module")
-def plan():
+GPU = ["engine.backend=tensorrt", "engine.gpu=l40s", "engine.build_flags={strip_plan: true}"]
+
+
+@pytest.fixture(scope="module", params=[(), GPU], ids=["cpu", "gpu"])
+def plan(request):
     model = ModelConfig(
         architecture="LlamaForCausalLM", hidden_size=64, num_layers=2, num_heads=4, num_kv_heads=2, head_size=16,
         intermediate_size=128, vocab_size=260, hidden_act="silu", norm_epsilon=1e-5, max_position_embeddings=4096,
@@ -54,7 +57,8 @@ def plan():
         dtype="bfloat16", bos_token_id=1, eos_token_ids=(2,), pad_token_id=3,
     )  # fmt: skip
     path = Path(__file__).parents[2] / "build_configs" / "smollm2-135m__int8-wo__cpu.yaml"
-    return make_plan(load_contract(path).contract, model, Machine(cores=2, memory_bytes=8 * 10**9))
+    contract = load_contract(path, request.param).contract
+    return make_plan(contract, model, Machine(cores=2, memory_bytes=8 * 10**9))
 
 
 def changed(value, path):

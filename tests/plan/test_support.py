@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trtkit.catalog.gpus import GPUS
-from trtkit.catalog.support import KV_SUPPORT, WEIGHT_SUPPORT, Support
+from trtkit.catalog.support import KV_SUPPORT, UNWRITTEN, WEIGHT_SUPPORT, Support
 from trtkit.catalog.trtllm import FLAGS, LINES, NEWEST, PROFILES
 from trtkit.contract.models import BackendName, KvCacheFormat, WeightFormat
 from trtkit.plan.support import kv_verdict, table, weights_verdict
@@ -25,6 +25,8 @@ SMS = (80, 86, 89, 90, 100, 103, 120)
         ("w4a8-awq", (R, R, W, W, R, R, U)),
         ("fp8", (R, R, W, W, W, W, W)),
         ("fp8-rowwise", (R, R, W, W, R, R, U)),
+        ("nvfp4", (R, R, R, R, W, W, W)),
+        ("int4-wo", (W, W, W, W, R, R, U)),
     ],
 )
 def test_engines_run_what_the_builder_lets_through(name, expected):
@@ -75,6 +77,14 @@ def test_an_early_line_is_not_known_to_run_on_a_gpu_that_came_later():
     assert weights_verdict("tensorrt", "fp8", 120, NEWEST).support is W
 
 
+def test_formats_that_are_only_judged_are_in_every_table():
+    for name in UNWRITTEN:
+        for backend in WEIGHT_SUPPORT:
+            verdict = weights_verdict(backend, name, 80, NEWEST)
+            assert "nothing is known" not in verdict.reason
+        assert weights_verdict("tensorrt", name, 120, NEWEST).nearest not in UNWRITTEN
+
+
 @pytest.mark.parametrize(("rows", "formats"), [(WEIGHT_SUPPORT, WeightFormat), (KV_SUPPORT, KvCacheFormat)])
 def test_the_table_is_complete_and_every_doubt_has_a_reason(rows, formats):
     backends = {backend.value for backend in BackendName} - {"cpu", "onnx"}
@@ -94,6 +104,7 @@ def test_gpus_have_what_their_generation_has():
 
 def test_flags_belong_to_known_lines_and_defaults_to_their_choices():
     assert tuple(PROFILES) == LINES
+    assert all(getattr(row, name) for row in PROFILES.values() for name in row.uncertain)
     for flag in FLAGS.values():
         assert flag.in_line(flag.since)
         assert flag.in_line(flag.until)

@@ -4,6 +4,9 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from tests.plan.published import published
+from trtkit.contract import Contract
+from trtkit.plan import Machine, make_plan
 from trtkit.triton.repository import BANNER, render
 from trtkit.triton.tensors import ENGINE_INPUTS, ENGINE_OUTPUTS
 
@@ -47,6 +50,23 @@ def test_tensorrt_dialect_names_the_container_s_paths_and_needs_no_context(plan)
     assert engine.parameters["gpt_model_path"].string_value == "/models/tensorrt_llm/1/engine"
     assert [path for path in files if path.startswith("tensorrt_llm/1/")] == ["tensorrt_llm/1/.gitkeep"]
     assert b"CONTEXT_IDS" not in files["ensemble/config.pbtxt"]
+
+
+def test_the_runtime_is_told_how_prompts_are_read_and_how_far_layers_look_back():
+    contract = Contract.model_validate({
+        "name": "t",
+        "model": {"source": "x"},
+        "engine": {"backend": "tensorrt", "gpu": "h200", "limits": {"max_seq_len": 8192}},
+        "classes": {"only": {"priority": 1}},
+    })  # fmt: skip
+    machine = Machine(cores=2, memory_bytes=None)
+    windows = {}
+    for name in ("gemma-2-9b", "llama-3.1-8b"):
+        plan = make_plan(contract, published(name), machine)
+        parameters = parse(render(plan, dialect="tensorrt", mount="/models"), "tensorrt_llm").parameters
+        assert parameters["enable_chunked_context"].string_value == "true"
+        windows[name] = parameters["max_attention_window_size"].string_value
+    assert windows == {"gemma-2-9b": ",".join(["4096", "8192"] * 21), "llama-3.1-8b": ""}
 
 
 def test_batch_and_kv_budget_follow_the_plan(plan):

@@ -32,21 +32,52 @@ class Profile:
     """Tags YY.MM of ``nvcr.io/nvidia/tritonserver:YY.MM-trtllm-python-py3`` that carry it, oldest first."""
     pydantic_config: bool
     """Whether BuildConfig is a pydantic model (``BuildConfig(**json)``) or a dataclass (``from_dict``)."""
+    transformers: str | None = None
+    """The version that it pins; None where none is known."""
+    uncertain: tuple[str, ...] = ()
+    """Fields that no release file was seen to confirm."""
     source: str = "release notes, Dockerfiles and requirements of the tag"
     read_on: str = READ_ON
 
+
+NUMPY, PYTHONS = "<2", ("3.10", "3.12")
+"""What every line of the engine flow wants beside its own pins; a newer transformers breaks its converters."""
 
 _DATACLASS, _PYDANTIC = False, True
 PROFILES: dict[str, Profile] = {
     row.line: row
     for row in (
         Profile("0.17", "10.8", "12.8.0", "2.6.0", "0.23", ("25.01", "25.02"), _DATACLASS),
-        Profile("0.18", "10.9.0", "12.8.1", "2.7.0a", "0.25", ("25.03", "25.04"), _DATACLASS),
-        Profile("0.19", "10.9.0", "12.8.1", "2.7.0a", "0.27", ("25.05",), _DATACLASS),
+        Profile(
+            "0.18", "10.9.0", "12.8.1", "2.7.0a", "0.25", ("25.03", "25.04"), _DATACLASS, uncertain=("torch",)
+        ),
+        Profile(
+            "0.19", "10.9.0", "12.8.1", "2.7.0a", "0.27", ("25.05",), _DATACLASS, uncertain=("cuda", "torch")
+        ),
         Profile("0.20", "10.10", "12.9.0", "2.7.0", "0.29", ("25.06", "25.07"), _DATACLASS),
         Profile("0.21", "10.11", "12.9", "2.7.1", "0.31", ("25.08",), _DATACLASS),
-        Profile("1.0", "10.11.0", "12.9", "2.7.1", "0.33", ("25.09", "25.10", "25.11"), _DATACLASS),
-        Profile("1.1", "10.13.3", "13.0", "2.9.0", "0.37", ("25.12", "26.01", "26.02"), _PYDANTIC),
+        Profile(
+            "1.0",
+            "10.11.0",
+            "12.9",
+            "2.7.1",
+            "0.33",
+            ("25.09", "25.10", "25.11"),
+            _DATACLASS,
+            transformers="4.53.1",
+            uncertain=("tensorrt",),
+        ),
+        Profile(
+            "1.1",
+            "10.13.3",
+            "13.0",
+            "2.9.0",
+            "0.37",
+            ("25.12", "26.01", "26.02"),
+            _PYDANTIC,
+            transformers="4.56.0",
+            uncertain=("tensorrt",),
+        ),
         Profile(
             "1.2",
             "10.14.1",
@@ -55,6 +86,8 @@ PROFILES: dict[str, Profile] = {
             "0.37",
             ("26.03", "26.04", "26.05", "26.06", "26.07"),
             _PYDANTIC,
+            transformers="4.57.3",
+            uncertain=("tensorrt", "modelopt"),
         ),
     )
 }

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from trtkit.contract.models import NAME_HINT, Contract
+from trtkit.contract.old_names import OLD_KEYS, UNWRITTEN
 from trtkit.errors import ContractError, InputError, Problem
 
 Key = tuple[str | int, ...]
@@ -158,19 +159,23 @@ def _explain(item: Any, path: Path, lines: Mapping[Key, int]) -> Problem:
     message, hint = f"{item['msg']}, got {given!r}", ""
     if kind == "extra_forbidden":
         names = list(_fields_at(key[:-1]))
-        message, hint = "unknown key", f"{_nearest(str(key[-1]), names)}allowed here: {', '.join(names)}"
+        old = OLD_KEYS.get(str(key[-1]))
+        near = f"write {old}; " if old else _nearest(str(key[-1]), names)
+        message, hint = "unknown key", f"{near}allowed here: {', '.join(names)}"
     elif kind == "missing":
         message, hint = "the key is required", _example_at(key)
     elif kind == "enum":
         allowed = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
         message, hint = (
             f"{given!r} is not one of {', '.join(allowed)}",
-            _nearest(str(given), allowed).rstrip("; "),
+            UNWRITTEN.get(str(given).lower()) or _nearest(str(given), allowed).rstrip("; "),
         )
     elif kind == "string_pattern_mismatch":
         message, hint = f"{given!r} is no name", NAME_HINT
     elif kind.startswith("value_error"):
         message = item["msg"].removeprefix("Value error, ")
+    elif kind == "string_type" and isinstance(given, int | float):
+        message, hint = f"expected text, got the number {given}", f'quote it: "{given}"'
     elif kind in ("float_type", "float_parsing") and str(key[-1]).endswith("_ms"):
         message, hint = (
             f"expected a number of milliseconds, got {given!r}",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.support import KV_SUPPORT, WEIGHT_SUPPORT, Row, Support
-from trtkit.catalog.trtllm import NEWEST, PROFILES
+from trtkit.catalog.trtllm import NEWEST, NUMPY, PROFILES, PYTHONS, Profile
 from trtkit.plan.check import Check
 from trtkit.plan.checks import CHECKS
 from trtkit.plan.preflight import GPU_CHECKS
@@ -68,15 +68,22 @@ def support_page() -> str:
             "",
             "## Release lines of TensorRT-LLM with the engine flow",
             "",
-            "| line | TensorRT | CUDA | torch | ModelOpt | NGC images |",
-            "|---|---|---|---|---|---|",
-            *(
-                f"| {row.line} | {row.tensorrt} | {row.cuda} | {row.torch} | {row.modelopt} | {', '.join(row.images)} |"
-                for row in PROFILES.values()
-            ),
+            f"All want numpy {NUMPY} and Python {' or '.join(PYTHONS)}. `?`: no file of the release says so.",
+            "",
+            "| line | TensorRT | CUDA | torch | ModelOpt | transformers | NGC images |",
+            "|---|---|---|---|---|---|---|",
+            *(_profile(row) for row in PROFILES.values()),
             "",
         ]
     )
+
+
+def _profile(row: Profile) -> str:
+    words = [
+        f"{getattr(row, name) or ''}{' ?' if name in row.uncertain else ''}"
+        for name in ("tensorrt", "cuda", "torch", "modelopt", "transformers")
+    ]
+    return f"| {row.line} | {' | '.join(words)} | {', '.join(row.images)} |"
 
 
 PAGES = {"checks.md": checks_page, "support.md": support_page}

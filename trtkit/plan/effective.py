@@ -114,6 +114,8 @@ def _limits(ask: Ask, limits: EngineLimits) -> tuple[EngineLimits, list[Setting]
     if ask.flag("speculative_decoding_mode") is not None:
         length = limits.max_seq_len
         reason = "draft tokens need places of their own; a request has as many as before"
+        if ask.flag("speculative_decoding_mode") == "eagle":
+            reason += "; EAGLE takes one more for each of its layers, as the checkpoint has them"
         changed.append(Setting("max_seq_len", str(length), str(length + draft), reason))
         tokens = max(limits.max_num_tokens, limits.max_batch_size * (draft + 1))
         become("max_num_tokens", tokens, "every request takes its draft tokens and one more")

@@ -118,7 +118,7 @@ def _tensorrt_engine(plan: Plan, mount: str, name: str = ENGINE_MODEL) -> Any:
     paths = {"engine_path": f"{version}/{ENGINE_FOLDER}", "tokenizer_path": f"{version}/{TOKENIZER_FOLDER}"}
     config = _engine(plan, tensors.ENGINE_OUTPUTS, **paths)
     config.name = name
-    _set_parameters(config, _speculation(plan))
+    _set_parameters(config, _speculation(plan) | _context(plan))
     # KIND_CPU as upstream has it: the back end chooses its GPUs itself.
     _run_on_cpu(config, "tensorrtllm", instances=1)
     _set_parameters(
@@ -161,6 +161,18 @@ def _postprocessing(plan: Plan) -> Any:
     config.dynamic_batching.preserve_ordering = True
     _set_parameters(config, {"tokenizer_dir": TOKENIZER_FOLDER, "skip_special_tokens": "true"})
     return config
+
+
+def _context(plan: Plan) -> dict[str, str]:
+    """Return how prompts are read; no engine holds its model's windows, the runtime has to be told."""
+    if plan.target is None:
+        return {}
+    windows = plan.target.max_attention_window
+    found = {"enable_chunked_context": _flag(plan.target.chunked_context)}
+    if windows is not None:
+        layers = (str(windows[layer % len(windows)]) for layer in range(plan.model.num_layers))
+        found["max_attention_window_size"] = ",".join(layers)
+    return found
 
 
 def _speculation(plan: Plan) -> dict[str, str]:
