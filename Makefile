@@ -18,7 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EDGELLM := .venv-edgellm
 SILICON := .venv-silicon
-CONTRACT ?= build_configs/smollm2-135m__int8-wo__cpu.yaml
+CONTRACT ?= build_configs/smollm2-135m__int8-wo-kv_auto__cpu.yaml
 
 # The first Python that trtkit supports; `make PYTHON=/path/to/python3.12 demo` chooses another.
 SUPPORTED := import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 12))

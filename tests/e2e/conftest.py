@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-CONTRACT = Path(__file__).parents[2] / "build_configs" / "smollm2-135m__int8-wo__cpu.yaml"
+CONTRACT = Path(__file__).parents[2] / "build_configs" / "smollm2-135m__int8-wo-kv_auto__cpu.yaml"
 
 
 class Machine:

@@ -56,7 +56,7 @@ def plan(request):
         rotary_base=1e4, rotary_scaling=None, attn_bias=False, mlp_bias=False, tie_word_embeddings=False,
         dtype="bfloat16", bos_token_id=1, eos_token_ids=(2,), pad_token_id=3,
     )  # fmt: skip
-    path = Path(__file__).parents[2] / "build_configs" / "smollm2-135m__int8-wo__cpu.yaml"
+    path = Path(__file__).parents[2] / "build_configs" / "smollm2-135m__int8-wo-kv_auto__cpu.yaml"
     contract = load_contract(path, request.param).contract
     return make_plan(contract, model, Machine(cores=2, memory_bytes=8 * 10**9))
 

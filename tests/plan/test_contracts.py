@@ -62,7 +62,7 @@ def test_a_name_says_what_is_in_the_contract(path):
     formats, engine = contract.quantization, contract.engine
     name = f"{formats.weights.value}-kv_{formats.kv_cache.value}"
     target = engine.backend.value if engine.gpu is None else f"{engine.gpu}-tp{engine.tensor_parallel}"
-    assert path.stem.partition("__")[2] in (f"{name}__{target}", f"{formats.weights.value}__{target}")
+    assert path.stem.partition("__")[2] == f"{name}__{target}"
 
 
 @pytest.mark.parametrize("path", CONTRACTS, ids=lambda path: path.stem)

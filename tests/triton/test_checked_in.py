@@ -10,7 +10,7 @@ from trtkit.triton.folder import check
 from trtkit.triton.repository import render
 
 ROOT = Path(__file__).parents[2]
-CONTRACT = ROOT / "build_configs" / "smollm2-135m__int8-wo__cpu.yaml"
+CONTRACT = ROOT / "build_configs" / "smollm2-135m__int8-wo-kv_auto__cpu.yaml"
 
 
 @pytest.mark.parametrize("cores", [2, 64])
