@@ -171,7 +171,11 @@ def test_compiled_kernels_agree_where_each_row_has_a_number(
     )
     factors = data.draw(arrays(np.float32, count, elements=st.floats(0, 127, width=32)))
     units = np.clip(values, -1, 1)
-    assert same(fast.scaled_to_int8(units.copy(), factors), Kernels().scaled_to_int8(units.copy(), factors))
+    for halves in (False, True):
+        found, plain = (
+            each.scaled_to_int8(units.copy(), factors, halves=halves) for each in (fast, Kernels())
+        )
+        assert same(found, plain)
     ones = np.ones(values.shape)
     with np.errstate(all="ignore"):
         (found, largest), (plain, expected) = (each.smoothed_rows(narrow, ones) for each in (fast, Kernels()))

@@ -163,9 +163,14 @@ class Kernels:
         wide /= divisors[:, None]
         return self.to_float8(wide)
 
-    def scaled_to_int8(self, values: Floats, factors: Floats) -> Int8s:
-        """Return rows, each times its own number, as :meth:`to_int8` does; what becomes of ``values`` is open."""
+    def scaled_to_int8(self, values: Floats, factors: Floats, *, halves: bool = False) -> Int8s:
+        """Return rows, each times its own number, as :meth:`to_int8` does; what becomes of ``values`` is open.
+
+        With ``halves`` products are what float16 can hold before they are rounded.
+        """
         values *= factors[:, None]
+        if halves:
+            values = self.to_float16_grid(values)
         return self.to_int8(values)
 
     def to_int8(self, values: Floats) -> Int8s:

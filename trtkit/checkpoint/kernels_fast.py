@@ -78,10 +78,10 @@ class FastKernels(Kernels):
         _divide_to_float8(np.ascontiguousarray(values).view(np.uint16), divisors, codes)
         return codes.view(ml_dtypes.float8_e4m3fn)
 
-    def scaled_to_int8(self, values: Floats, factors: Floats) -> Int8s:
+    def scaled_to_int8(self, values: Floats, factors: Floats, *, halves: bool = False) -> Int8s:
         """Multiply, round and narrow at once."""
         result: Int8s = self._buffer("int8", values.shape, np.int8)
-        _scale_to_int8(values, factors, result)
+        (_scale_to_int8_by_halves if halves else _scale_to_int8)(values, factors, result)
         return result
 
     def to_int8(self, values: Floats) -> Int8s:
@@ -215,6 +215,14 @@ def _scale_to_int8(values: Floats, factors: Floats, result: Int8s) -> None:
         factor = factors[row]
         for i in range(values.shape[1]):
             result[row, i] = np.int8(np.rint(_f32(values[row, i] * factor)))
+
+
+@_compiled
+def _scale_to_int8_by_halves(values: Floats, factors: Floats, result: Int8s) -> None:
+    for row in range(len(values)):
+        factor = factors[row]
+        for i in range(values.shape[1]):
+            result[row, i] = np.int8(np.rint(_to_float16(_f32(values[row, i] * factor))))
 
 
 @_compiled

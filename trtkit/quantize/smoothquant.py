@@ -238,14 +238,12 @@ def _whole(linear: Linear, weight: Target, smoothed: Smoothed) -> _Quantizing:
     divides = len(each) > 1 and config.num_kv_heads != config.num_heads
     for block in linear.blocks():
         values, rows = smoothed(block)[0], slice(block.row, block.row + len(block.values))
-        if len(each) == 1:
-            values *= count
-        elif divides:
-            values /= size[rows, None]
-        else:
-            values *= count[rows, None]
         # PyTorch's product of float16 and one float32, or of two float16, is float16.
-        if divides or len(each) == 1:
-            values = smoothed.kernels.to_float16_grid(values)
-        yield weight, block.row, smoothed.kernels.to_int8(values)
+        if divides:
+            values /= size[rows, None]
+            codes = smoothed.kernels.to_int8(smoothed.kernels.to_float16_grid(values))
+        else:
+            factors = count[rows] if len(each) > 1 else np.full(len(values), count[0])
+            codes = smoothed.kernels.scaled_to_int8(values, factors, halves=len(each) == 1)
+        yield weight, block.row, codes
     return count, size
