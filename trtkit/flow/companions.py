@@ -86,7 +86,11 @@ def _draft_problems(
     if len(contract.quantization.chain) > 1:
         yield "a draft model has one format", "quantization.fallback", "leave the key out"
     if contract.quantization.gate is not None:
-        yield "the target checks each token of a draft: no gate is run", "quantization.gate", "leave the key out"
+        yield (
+            "the target checks each token of a draft: no gate is run",
+            "quantization.gate",
+            "leave the key out",
+        )
     if contract.engine.speculation is not None:
         yield "the draft of a draft is never asked for", "engine.speculation", "leave the key out"
     for name in ("max_batch_size", "max_seq_len"):
