@@ -127,6 +127,38 @@ def test_gc_removes_what_no_contract_uses(trtkit, tmp_path):
     assert not product.path.exists()
 
 
+def test_what_is_not_trtkit_s_is_told_and_stays(trtkit, tmp_path):
+    (tmp_path / "home" / "Documents" / "thesis").mkdir(parents=True)
+    for verb in (("ls",), ("gc", "--unused")):
+        _, out, err = trtkit("cache", *verb)
+        assert "home: 0 folders" in out
+        assert "never removed (there is no .trtkit-store, which the next build writes): Documents" in err
+    assert json.loads(trtkit("cache", "ls", "--output", "json")[1])["foreign"] == [
+        str(tmp_path / "home" / "Documents")
+    ]
+    assert (tmp_path / "home" / "Documents" / "thesis").is_dir()
+
+
+def test_gc_goes_on_after_what_it_cannot_remove(trtkit, tmp_path, monkeypatch):
+    store = Store(tmp_path / "home")
+    paths = [store.produce(Stage("convert", {"a": each}, lambda out: {})).path for each in range(3)]
+    store.release()
+    rename = Path.rename
+
+    def refuse(path, target):
+        if path == paths[1]:
+            raise PermissionError(13, "Permission denied", str(path))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    code, out, err = trtkit("cache", "gc", "--unused", "--output", "json")
+    assert code == 4
+    assert f"{paths[1]}: 1 folder cannot be removed: Permission denied" in err
+    assert "fix: make the store writable" in err
+    assert len(json.loads(out)["removed"]) == 2
+    assert [path.exists() for path in paths] == [False, True, False]
+
+
 @pytest.mark.parametrize("arguments", [("--max-age", "soon"), ("--max-size", "10 parsecs")])
 def test_ages_and_sizes_that_are_none_are_refused(trtkit, arguments):
     code, _, err = trtkit("cache", "gc", *arguments)

@@ -3,10 +3,20 @@ import subprocess
 import sys
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from trtkit.conventions import MANIFEST
-from trtkit.engine.contents import Limits, State, bytes_on_disk, choose, list_entries, remove
-from trtkit.engine.store import CachePolicy, Stage, Store
+from trtkit.engine.contents import (
+    Limits,
+    State,
+    bytes_on_disk,
+    choose,
+    list_entries,
+    list_foreign,
+    remove,
+)
+from trtkit.engine.store import CORRUPT, MARKER, STAGES, UNCACHED, CachePolicy, Stage, Store
 from trtkit.engine.uses import write_use
 
 NOW_S = 1_000_000.0
@@ -140,3 +150,87 @@ def test_what_is_being_made_is_in_use(tmp_path):
         return {}
 
     Store(tmp_path).produce(Stage("convert", {"a": 1}, look))
+
+
+NAMES = st.sampled_from(
+    [
+        *(*STAGES, CORRUPT, UNCACHED, "log", "contracts", "Documents", ".git", "convert-backup-2024"),
+        *("0" * 32, "a" * 31, "build-1", "x-0123456789abcdef"),
+    ]
+)
+TREES = st.lists(
+    st.tuples(NAMES, NAMES, st.sampled_from(["file", "config.json", "README"]), st.booleans()), max_size=8
+)
+LIMITS = st.builds(
+    Limits, max_age_s=st.sampled_from([None, 0]), max_bytes=st.sampled_from([None, 0]), unused=st.booleans()
+)
+
+
+def plant(root, elsewhere, tree):
+    """Put files of somebody else into a folder, some behind links; return all of them."""
+    for top, below, name, is_link in tree:
+        place = root / top
+        if is_link and not place.exists():
+            (elsewhere / top).mkdir(parents=True, exist_ok=True)
+            place.symlink_to(elsewhere / top)
+        if is_link and not (place / below).is_symlink() and not (place / below).exists():
+            (elsewhere / "deep" / below).mkdir(parents=True, exist_ok=True)
+            (place / below).symlink_to(elsewhere / "deep" / below)
+        (place / below).mkdir(parents=True, exist_ok=True)
+        (place / below / name).write_text("mine")
+    return {path for folder in (root, elsewhere) for path in folder.rglob("*")}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(tree=TREES, limits=LIMITS, is_store=st.booleans())
+def test_what_no_build_made_survives_every_option(tmp_path_factory, tree, limits, is_store):
+    root, elsewhere = tmp_path_factory.mktemp("root"), tmp_path_factory.mktemp("elsewhere")
+    theirs = plant(root, elsewhere, tree)
+    if is_store:
+        store = Store(root)
+        made = store.produce(Stage("convert", {"a": 1}, lambda out: {})).path
+        store.release()
+    for entry in choose(list_entries(root), limits, now_s=NOW_S * 10_000):
+        assert remove(entry)
+    assert {path for path in theirs if not path.exists()} == set()
+    if is_store and limits != Limits():
+        assert not made.exists()
+
+
+def test_foreign_folders_are_named(tmp_path, product):
+    made = product(1)
+    (tmp_path / "photos").mkdir()
+    (made.parent / "backup").mkdir()
+    (tmp_path / "compile").symlink_to(made.parent)
+    assert list_foreign(tmp_path) == [tmp_path / "compile", made.parent / "backup", tmp_path / "photos"]
+    (tmp_path / MARKER).unlink()
+    assert list_entries(tmp_path) == []
+    assert made.parent in list_foreign(tmp_path)
+
+
+def test_a_removal_that_was_killed_leaves_what_the_next_one_takes(tmp_path, product, monkeypatch):
+    product(1)
+    (entry,) = list_entries(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            remove(entry)
+    (left,) = list_entries(tmp_path)
+    assert left.state is State.UNFINISHED
+    assert remove(left)
+    assert list_entries(tmp_path) == []
+
+
+def test_every_kind_of_entry_is_known_by_its_name(tmp_path):
+    keys = {
+        "calibrate": f".{'a' * 32}",
+        UNCACHED: f"build-{'b' * 16}",
+        CORRUPT: f"convert-{'c' * 12}-abcd_123",
+    }
+    keys["repo"] = f".{'d' * 32}.trtkit-staging-x1y2z3_4"
+    keys["source"] = ".model-0123456789abcdef.trtkit-staging-x1y2z3_4"
+    for stage, key in keys.items():
+        (tmp_path / stage / key).mkdir(parents=True)
+    (tmp_path / MARKER).write_text("")
+    assert {each.stage: each.key for each in list_entries(tmp_path)} == keys
+    assert list_foreign(tmp_path) == []

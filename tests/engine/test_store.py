@@ -100,11 +100,24 @@ def test_a_product_that_lost_a_part_is_made_again(tmp_path, damage):
     assert store.produce(stage({"a": 1})).hit
 
 
-@pytest.mark.parametrize("files", [[], {"weights": {}}, {"weights": 3}])
-def test_what_is_no_manifest_is_named(tmp_path, files):
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": []},
+        {"files": {"weights": {}}},
+        {"files": {"weights": 3}},
+        {"files": {"../weights": {"sha256": "", "size_bytes": 3}}},
+        {"origin": []},
+        {"origin": {"target": 3}},
+        {"origin": {"target": {"sm": "90"}}},
+        {"origin": {"target": {"sms": ["90"]}}},
+        {"origin": {"contract": {"set": [1]}}},
+    ],
+)
+def test_what_is_no_manifest_is_named(tmp_path, change):
     product = Store(tmp_path).produce(stage({"a": 1}))
     manifest = json.loads((product.path / MANIFEST).read_text())
-    (product.path / MANIFEST).write_text(json.dumps(manifest | {"files": files}))
+    (product.path / MANIFEST).write_text(json.dumps(manifest | change))
     with pytest.raises(InputError, match="not a trtkit manifest"):
         read_manifest(product.path)
 
@@ -121,6 +134,62 @@ def test_a_store_that_cannot_be_written_to_is_named_with_the_way_out(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EnvironmentLacks, match=r"cannot be written to.*\n.*TRTKIT_HOME"):
         Store(tmp_path / "file").produce(stage({"a": 1}))
+
+
+def overwritten(path):
+    path.write_bytes(b"X" + path.read_bytes()[1:])
+
+
+@pytest.mark.parametrize("size", [3, 3 << 20])
+def test_what_was_written_over_in_its_size_is_made_again(tmp_path, size):
+    big = stage({"a": 1}, lambda out: (out / "weights").write_bytes(bytes(size)) and {})
+    product = Store(tmp_path).produce(big)
+    assert Store(tmp_path).produce(big).hit
+    overwritten(product.path / "weights")
+    store = Store(tmp_path)
+    assert not store.produce(big).hit
+    assert "weights has other content" in store.set_aside[0].message
+
+
+def test_a_large_file_that_keeps_its_time_is_read_when_asked(tmp_path):
+    big = stage({"a": 1}, lambda out: (out / "weights").write_bytes(bytes(3 << 20)) and {})
+    weights = Store(tmp_path).produce(big).path / "weights"
+    before = weights.stat()
+    overwritten(weights)
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns - 10**9))
+    assert Store(tmp_path).produce(big).hit
+    assert not Store(tmp_path, CachePolicy.VERIFY).produce(big).hit
+
+
+def test_a_copied_store_is_read_once_and_hit(tmp_path, monkeypatch):
+    big = stage({"a": 1}, lambda out: (out / "weights").write_bytes(bytes(3 << 20)) and {})
+    weights = Store(tmp_path).produce(big).path / "weights"
+    os.utime(weights)
+    assert Store(tmp_path).produce(big).hit
+    os.utime(weights, ns=(0, weights.stat().st_mtime_ns - 10**7))
+    monkeypatch.setattr("trtkit.engine.manifest.digest_of", lambda path: pytest.fail(f"{path} is read"))
+    assert Store(tmp_path).find("convert", big.key)
+
+
+def test_added_files_are_damage_where_every_byte_is_read(tmp_path):
+    product = Store(tmp_path).produce(stage({"a": 1}))
+    (product.path / "evil.so").write_bytes(b"")
+    assert Store(tmp_path).produce(stage({"a": 1})).hit
+    assert not Store(tmp_path, CachePolicy.VERIFY).produce(stage({"a": 1})).hit
+
+
+def test_what_python_compiles_of_a_product_s_files_is_no_addition(tmp_path):
+    def write(out):
+        (out / "model.py").write_text("")
+        return {}
+
+    product = Store(tmp_path).produce(stage({"a": 1}, write))
+    (product.path / "__pycache__").mkdir()
+    (product.path / "__pycache__" / "model.cpython-312.pyc").write_bytes(b"")
+    assert read_manifest(product.path).added(product.path) == []
+    (product.path / "__pycache__" / "other.cpython-312.pyc").write_bytes(b"")
+    (product.path / "link").symlink_to("/")
+    assert read_manifest(product.path).added(product.path) == ["__pycache__/other.cpython-312.pyc", "link"]
 
 
 def never(out):
@@ -165,7 +234,7 @@ def test_the_policy_comes_from_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("TRTKIT_CACHE_POLICY", "readonly")
     assert Store(tmp_path).policy is CachePolicy.READONLY
     monkeypatch.setenv("TRTKIT_CACHE_POLICY", "sometimes")
-    with pytest.raises(InputError, match="on, off, redo, readonly"):
+    with pytest.raises(InputError, match="on, off, redo, readonly, verify"):
         Store(tmp_path)
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtkit.cli.console import Output, many, show, show_json
+from trtkit.cli.console import Output, fail, many, say, show, show_json
 from trtkit.cli.options import OutputOption
-from trtkit.errors import InputError
+from trtkit.errors import EnvironmentLacks, InputError
 
 if TYPE_CHECKING:
     from trtkit.engine.contents import Entry
@@ -27,17 +29,19 @@ _SIZES = {
     "MIB": 2**20,
     "GIB": 2**30,
 }
+_SHOWN = 5
+"""Names of foreign files that a person is told."""
 _AGES_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 @app.command("ls")
 def ls(output: OutputOption = Output.TEXT) -> None:
     """List products with size, age, last use and the contracts that use them."""
-    from trtkit.engine.contents import bytes_on_disk, list_entries
+    from trtkit.engine.contents import bytes_on_disk, list_entries, list_foreign
     from trtkit.engine.store import default_root
 
     root, now_s = default_root(), time.time()
-    entries = list_entries(root)
+    entries, foreign = list_entries(root), list_foreign(root)
     total = bytes_on_disk(entries)
     if output is Output.JSON:
         show_json(
@@ -46,6 +50,7 @@ def ls(output: OutputOption = Output.TEXT) -> None:
                 "root": root,
                 "bytes": total,
                 "entries": [_document(each, now_s) for each in entries],
+                "foreign": foreign,
             }
         )
         return
@@ -59,6 +64,7 @@ def ls(output: OutputOption = Output.TEXT) -> None:
             f"{each.stage:<10}{each.key[:32]:<34}{size:>11}{ages}  {state:<12}{', '.join(each.contracts) or '-'}"
         )
     show(f"{root}: {many(len(entries), 'folder')}, {total / 1e6:,.1f} MB on disk")
+    _tell_foreign(root, foreign)
 
 
 @app.command("path")
@@ -103,7 +109,7 @@ def gc(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Remove damaged and unfinished products, and what the options name; never what is in use."""
-    from trtkit.engine.contents import Limits, bytes_on_disk, choose, list_entries, remove
+    from trtkit.engine.contents import Limits, bytes_on_disk, choose, list_entries, list_foreign
     from trtkit.engine.store import default_root
 
     limits = Limits(
@@ -114,18 +120,52 @@ def gc(
     root, now_s = default_root(), time.time()
     entries = list_entries(root)
     chosen = choose(entries, limits, now_s=now_s)
-    gone = [each for each in chosen if dry_run or remove(each)]
+    gone, stuck = (chosen, []) if dry_run else _remove(chosen)
     kept = [each for each in entries if each not in gone]
     freed = bytes_on_disk(entries) - bytes_on_disk(kept)
+    removed = [_document(each, now_s) for each in gone]
+    document = {"schema": 1, "root": root, "dry_run": dry_run, "bytes": freed, "removed": removed}
+    if output is Output.TEXT:
+        for each in gone:
+            show(f"{each.stage:<10}{each.key[:32]:<34}{each.bytes / 1e6:>8,.1f} MB  {each.path}")
+        in_use = sum(each.in_use for each in entries)
+        what = "would go" if dry_run else "removed"
+        show(f"{root}: {many(len(gone), 'folder')} {what}, {freed / 1e6:,.1f} MB freed, {in_use} in use")
+        _tell_foreign(root, list_foreign(root))
+    if stuck:
+        message = f"{many(len(stuck), 'folder')} cannot be removed: {stuck[0].strerror}"
+        hint = "make the store writable, or run it as the user whose it is"
+        fail(EnvironmentLacks(message, path=stuck[0].filename or root, hint=hint), document)
     if output is Output.JSON:
-        removed = [_document(each, now_s) for each in gone]
-        show_json({"schema": 1, "root": root, "dry_run": dry_run, "bytes": freed, "removed": removed})
+        show_json(document)
+
+
+def _remove(chosen: Iterable[Entry]) -> tuple[list[Entry], list[OSError]]:
+    """Return what went, and why the rest did not; what somebody has begun to use stays without a word."""
+    results = {each.path: (each, _try_removing(each)) for each in chosen}
+    errors = [result for _, result in results.values() if isinstance(result, OSError)]
+    return [each for each, result in results.values() if result is True], errors
+
+
+def _try_removing(entry: Entry) -> bool | OSError:
+    from trtkit.engine.contents import remove
+
+    try:
+        return remove(entry)
+    except OSError as error:
+        return error
+
+
+def _tell_foreign(root: Path, foreign: Sequence[Path]) -> None:
+    """Say what is never removed, and why."""
+    from trtkit.engine.store import MARKER
+
+    if not foreign:
         return
-    for each in gone:
-        show(f"{each.stage:<10}{each.key[:32]:<34}{each.bytes / 1e6:>8,.1f} MB  {each.path}")
-    in_use = sum(each.in_use for each in entries)
-    what = "would go" if dry_run else "removed"
-    show(f"{root}: {many(len(gone), 'folder')} {what}, {freed / 1e6:,.1f} MB freed, {in_use} in use")
+    names = [str(each.relative_to(root)) for each in foreign[:_SHOWN]]
+    more = [f"and {len(foreign) - _SHOWN} more"] if len(foreign) > _SHOWN else []
+    why = "" if (root / MARKER).is_file() else f" (there is no {MARKER}, which the next build writes)"
+    say(f"not trtkit's, and never removed{why}: {', '.join([*names, *more])}")
 
 
 def _document(entry: Entry, now_s: float) -> dict[str, Any]:

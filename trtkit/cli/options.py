@@ -18,6 +18,7 @@ class Cache(str, enum.Enum):
     OFF = "off"
     REDO = "redo"
     READONLY = "readonly"
+    VERIFY = "verify"
 
 
 ContractArgument = Annotated[Path, typer.Argument(metavar="CONTRACT", help="Contract file (YAML).")]
@@ -30,7 +31,8 @@ CacheOption = Annotated[
     Cache | None,
     typer.Option(
         "--cache",
-        help="Products in the store: use and keep them, ignore it, make all again, or only use what is there.",
+        help="Products in the store: use and keep them, ignore it, make all again, only use what is there, or use and "
+        "keep them after reading every byte.",
         show_default="$TRTKIT_CACHE_POLICY, or on",
     ),
 ]

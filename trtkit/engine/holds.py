@@ -38,8 +38,8 @@ class Holds:
 
 @contextmanager
 def taken(folder: Path) -> Iterator[bool]:
-    """Take a folder for removal; yield False, and take nothing, while anybody holds it."""
-    descriptor = _open(folder)
+    """Take a folder for removal; yield False, and take nothing, while anybody holds it, or when it is a link."""
+    descriptor = _open(folder, os.O_NOFOLLOW)
     if descriptor is None:
         yield False
         return
@@ -67,9 +67,9 @@ def command_lines() -> str:
     return "\n".join(texts)
 
 
-def _open(folder: Path) -> int | None:
+def _open(folder: Path, flags: int = 0) -> int | None:
     try:
-        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | flags)
     except OSError:
         return None
 

@@ -28,6 +28,12 @@ HOME_VARIABLE = "TRTKIT_HOME"
 POLICY_VARIABLE = "TRTKIT_CACHE_POLICY"
 CORRUPT, UNCACHED = "corrupt", "uncached"
 """Folders of the store for damaged products that were set aside, and for those of builds without it."""
+STAGES = ("source", "calibrate", "alpha", "convert", "gate", "baseline", "compile", "repo")
+"""All that make products; only folders of these names are a store's."""
+MARKER = ".trtkit-store"
+"""File that says that a folder is a store."""
+_MARKER_TEXT = """This folder is a store of trtkit. `trtkit cache gc` removes products in it, and nothing else.
+"""
 _KEY_CHARS = 32
 
 
@@ -42,6 +48,8 @@ class CachePolicy(str, enum.Enum):
     """Make everything, and put it in the place of what is there."""
     READONLY = "readonly"
     """Use what is there, and refuse to make anything."""
+    VERIFY = "verify"
+    """Use what is there once every byte of it was read, keep what is made."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +109,7 @@ class Store:
         path = self.path(stage, key)
         try:
             manifest = read_manifest(path)
-            whole = manifest is not None and manifest.key == key and not manifest.damage(path)
+            whole = manifest is not None and manifest.key == key and not self._damage(manifest, path)
         except (InputError, OSError):
             return None
         return manifest if whole else None
@@ -117,7 +125,7 @@ class Store:
             return str(getattr(error, "message", error))
         if manifest is None:
             return f"there is no {MANIFEST} that this version reads"
-        return manifest.damage(path) if manifest.key == key else "its manifest is another product's"
+        return self._damage(manifest, path) if manifest.key == key else "its manifest is another product's"
 
     def produce(
         self, stage: Stage, *, origin: Mapping[str, Any] | None = None, gate: Mapping[str, Any] | None = None
@@ -130,8 +138,11 @@ class Store:
             EnvironmentLacks: The store cannot be written to, or must not be and lacks the product; one that is there
                 needs no writing.
         """
+        if stage.name not in STAGES:
+            raise ValueError(f"{stage.name} is no stage of the store")
         started_s = time.monotonic()
-        uses = self.policy in {CachePolicy.ON, CachePolicy.READONLY}
+        self._mark()
+        uses = self.policy not in {CachePolicy.OFF, CachePolicy.REDO}
         uses = uses or self.path(stage.name, stage.key) in self._made
         manifest = self._held(stage) if uses else None
         hit = manifest is not None
@@ -139,7 +150,7 @@ class Store:
             self._prepare(stage)
             with self._locked(self.path(stage.name, stage.key)):
                 # Who had the lock may have made it.
-                manifest = self._held(stage) if self.policy is CachePolicy.ON else None
+                manifest = self._held(stage) if uses else None
                 hit = manifest is not None
                 manifest = manifest or self._make(stage, dict(origin or {}), dict(gate) if gate else None)
         path = self.path(stage.name, stage.key)
@@ -155,17 +166,33 @@ class Store:
         """Let go of every product."""
         self._holds.release()
 
+    def _damage(self, manifest: Manifest, path: Path) -> str:
+        return manifest.damage(path, fully=self.policy is CachePolicy.VERIFY)
+
+    def _mark(self) -> None:
+        """Say that the folder is a store; one that cannot be written to does without."""
+        marker = self.root / MARKER
+        if self.policy is not CachePolicy.READONLY and not marker.exists():
+            with contextlib.suppress(OSError):
+                self.root.mkdir(parents=True, exist_ok=True)
+                marker.write_text(_MARKER_TEXT, encoding="utf-8")
+
     def _held(self, stage: Stage) -> Manifest | None:
         """Find a product and hold it; one that was removed before it was held is none."""
         path = self.path(stage.name, stage.key)
-        if self.find(stage.name, stage.key) is None or not self._holds.hold(path):
+        found = self.find(stage.name, stage.key)
+        if found is None or not self._holds.hold(path):
             return None
-        manifest = self.find(stage.name, stage.key)
-        if manifest is not None and self.policy is CachePolicy.ON:
-            # Its time says when it was used last; a store that cannot be written to does without.
+        try:
+            if read_manifest(path) != found:
+                return None
+        except InputError:
+            return None
+        if self.policy is not CachePolicy.READONLY:
+            # Its time says when it was found whole last; a store that cannot be written to does without.
             with contextlib.suppress(OSError):
                 os.utime(path / MANIFEST)
-        return manifest
+        return found
 
     def _prepare(self, stage: Stage) -> None:
         """Refuse to make what must not be made, and keep the folder of a build without store from being removed."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from trtkit.checkpoint.hf import CONFIG_FILES, HfCheckpoint
-from trtkit.engine.manifest import sha256_of
+from trtkit.checkpoint.hf import CONFIG_FILES, HfCheckpoint, read_json
+from trtkit.engine.manifest import content_key, digest_of
 from trtkit.errors import InputError
 
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers")
@@ -17,13 +16,27 @@ MODEL_PACKAGES = ("torch", "transformers", "tokenizers")
 
 def digests(paths: Iterable[Path]) -> dict[str, str]:
     """Return the SHA-256 of each file that is there, by name."""
-    return {path.name: _digest(path) for path in sorted(paths) if path.is_file()}
+    return {path.name: digest_of(path) for path in sorted(paths) if path.is_file()}
 
 
 def source_digests(source: HfCheckpoint) -> dict[str, str]:
-    """Return the SHA-256 of everything that conversion reads."""
-    described = {source.folder / name for name in CONFIG_FILES}
-    return digests(described | {info.path for info in source.tensors.values()})
+    """Return the SHA-256 of everything that conversion reads: of descriptions what they say, however it is laid out."""
+    described = {path.name: _said(path) for path in _descriptions(source)}
+    return described | digests({info.path for info in source.tensors.values()})
+
+
+def source_files(source: HfCheckpoint) -> dict[str, str]:
+    """Return the SHA-256 of the same files as they are, for who looks them up."""
+    return digests({*_descriptions(source), *(info.path for info in source.tensors.values())})
+
+
+def _descriptions(source: HfCheckpoint) -> list[Path]:
+    paths = (source.folder / name for name in sorted(CONFIG_FILES))
+    return [path for path in paths if path.is_file()]
+
+
+def _said(path: Path) -> str:
+    return content_key(read_json(path))
 
 
 def data_digests(path: Path | None) -> dict[str, str] | None:
@@ -38,23 +51,12 @@ def data_digests(path: Path | None) -> dict[str, str] | None:
         hint = "paths in a contract are relative to it"
         raise InputError("there is no such file or folder", path=path, hint=hint)
     files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
-    return {each.relative_to(path.parent).as_posix(): _digest(each) for each in files}
+    return {each.relative_to(path.parent).as_posix(): digest_of(each) for each in files}
 
 
 def versions(packages: Iterable[str] = MODEL_PACKAGES) -> dict[str, str | None]:
     """Return the versions of what computes; None for what is not installed, which is only needed to run."""
     return {package: _version(package) for package in packages}
-
-
-def _digest(path: Path) -> str:
-    stat = path.stat()
-    return _digest_once(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
-
-
-@lru_cache(maxsize=4096)
-def _digest_once(path: Path, *_: int) -> str:
-    """Hash a file once, however many formats are made of it."""
-    return sha256_of(path)
 
 
 def _version(package: str) -> str | None:

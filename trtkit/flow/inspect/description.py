@@ -29,7 +29,7 @@ def read_origin(folder: Path) -> tuple[dict[str, Any], list[Problem]]:
         return {}, [Problem(error.message, file=error.path, hint=error.hint)]
     if manifest is None:
         return {"manifest": "of another version of trtkit"}, []
-    damage = manifest.damage(folder)
+    damage = manifest.lacks(folder)
     hint = "build it again with --cache redo"
     return _summary(manifest), [Problem(damage, file=str(folder), hint=hint)] if damage else []
 
