@@ -1,5 +1,7 @@
 """A graph with slots behind a real Triton: the same contract, and the same text as from the CPU back end."""
 
+import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -116,3 +118,15 @@ def test_what_cannot_be_honoured_is_refused_by_name(ask, byte_level_tokenizer):
         assert list(stream) == []
         assert said in str(stream.error)
         assert stream.error.status() == "StatusCode.INVALID_ARGUMENT"
+
+
+def test_only_an_engine_for_a_gpu_is_shown_one(slots_server, tmp_path):
+    repo = tmp_path / "repo"
+    shutil.copytree(slots_server.repo, repo)
+    config = repo / "tensorrt_llm" / "1" / "engine" / "config.json"
+    for backend, shown in (("onnx", False), ("rtx", True)):
+        content = json.loads(config.read_text()) | {"backend": backend}
+        config.unlink()  # linked to the engine that the other tests run
+        config.write_text(json.dumps(content))
+        environment = TritonServer(repo, log_file=tmp_path / "triton.log").env
+        assert ("CUDA_VISIBLE_DEVICES" not in environment) == shown
