@@ -291,6 +291,15 @@ def test_an_engine_for_turing_computes_in_float16(contract_with, dtype, refused)
     assert [each.key for each in found] == (["model.dtype"] if refused else [])
 
 
+@pytest.mark.parametrize(("weights", "refused"), [("none", False), ("int8-wo", True)])
+def test_experts_have_a_graph_in_16_bits_only(contract_with, weights, refused):
+    engine = {"backend": "rtx", "gpu": "b200", "limits": {"max_batch_size": 1, "max_seq_len": 2048}}
+    contract = contract_with(engine=engine, quantization={"weights": weights})
+    model = published("mixtral-8x7b")
+    found = BY_NAME["experts_have_graph"](contract, model, outline(contract, model, MACHINE))
+    assert [each.key for each in found] == (["quantization.weights"] if refused else [])
+
+
 @pytest.mark.parametrize("engine", [{"backend": "onnx"}, {"backend": "rtx", "gpu": "l4"}])
 def test_slots_that_nobody_counted_are_as_many_as_have_their_caches(contract_with, engine):
     model = published("llama-3.2-1b")

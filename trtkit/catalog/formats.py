@@ -108,7 +108,7 @@ _GRAPH = replace(
     weights=("none", "int8-wo", "int8-sq", "fp8", "fp8-rowwise", "int4-awq"),
     kv_cache=("auto",),
     max_ranks=1,
-    architectures=_DENSE,
+    architectures=(*_DENSE, "MixtralForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM"),
     all_attention=False,
     cache_per_slot=True,
 )
