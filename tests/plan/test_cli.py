@@ -122,6 +122,7 @@ WORK = ("--prompt-tokens", 100, "--output-tokens", 5)
     [
         ((SMALL, *WORK), "--calibration"),
         ((SMALL, "--silicon"), "--calibration"),
+        ((CONFIG, "--gpu", "h200", "--backend", "vllm", "--silicon"), "--silicon"),
         ((CONFIG, "--compare", "--silicon"), "--silicon"),
         ((CONFIG, "--compare", "--calibration", "x"), "--calibration"),
         ((CONFIG, "--compare", "--solve", "gpu"), "--solve"),

@@ -245,3 +245,11 @@ def test_limits_are_the_minimum_of_class_and_client():
     assert TimeLimits.of(promise, client_s=1.5).total_s == 1.5
     whole = TimeLimits.of(promise, streams=False)
     assert dataclasses.astuple(whole) == (0.5, float("inf"), float("inf"), 4.0)
+
+
+def test_a_window_keeps_less_of_a_long_request():
+    zones = Zones(10_000, 256, 4, window_tokens=64, window_share=0.5)
+    gate = Admission(AdmissionRules(), zones, tokens_per_block=32)
+    # Half of the layers keep all 320 tokens, the others 64: 192 of 256.
+    assert ids(gate.offer(request("long", prompt=288, output=32), 0.0)) == ["long"]
+    assert ids(gate.offer(request("second", prompt=64, output=32), 0.0)) == []

@@ -82,6 +82,9 @@ class Question:
         if target is None:
             backend = self.contract.engine.backend.value
             raise InputError(f"the {backend} back end has no silicon table", hint="measure it: --calibration")
+        if target.trtllm is None:
+            message = f"its operators were measured with TensorRT-LLM, not with {self.contract.engine.backend.value}"
+            raise InputError(message, hint="leave --silicon out, or measure it: --calibration")
         formats = quant_plan(
             self.contract.quantization.weights.value, self.contract.quantization.kv_cache.value
         )
