@@ -205,7 +205,7 @@ class Backend:
 
     def is_to_stop_for(self, ticket: Ticket, now_s: float) -> bool:
         """Tell whether a request is not to go behind a prompt that is to be stopped for it."""
-        if not self.ledger.spared_tokens or not self.sheddable or ticket.request.sheddable:
+        if not self.sheddable or ticket.request.sheddable:
             return False
         return self.victim_for(ticket, now_s) is not None
 

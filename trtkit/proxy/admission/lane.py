@@ -20,7 +20,7 @@ _serials = itertools.count()
 class Lane:
     """One tenant's waiting requests of one band, by when they are due and by size."""
 
-    __slots__ = ("_tokens_by_length", "by_due", "by_size", "prompt_tokens", "served", "turn")
+    __slots__ = ("by_due", "by_size", "prompt_tokens", "served", "tokens_by_length", "turn")
 
     def __init__(self, served: float) -> None:
         self.served = served
@@ -30,16 +30,12 @@ class Lane:
         self.by_due: list[tuple[float, int, Ticket]] = []
         self.by_size: list[tuple[int, int, Ticket]] = []
         self.prompt_tokens = 0
-        self._tokens_by_length = [0] * 256
-
-    def count(self, prompt_tokens: int, sign: int) -> None:
-        """Add the tokens of a prompt that comes, or take back those of one that goes."""
-        self.prompt_tokens += sign * prompt_tokens
-        self._tokens_by_length[_length_index(prompt_tokens)] += sign * prompt_tokens
+        self.tokens_by_length = [0] * 256
+        """Prompt tokens that wait, by :func:`_length_index`."""
 
     def tokens_up_to(self, prompt_tokens: int) -> int:
         """Return the tokens of prompts that are shorter, or about as long."""
-        return sum(self._tokens_by_length[: _length_index(prompt_tokens) + 1])
+        return sum(self.tokens_by_length[: _length_index(prompt_tokens) + 1])
 
 
 class Band:
@@ -74,25 +70,31 @@ class Band:
         if request.sheddable:
             self.sheddable[request.id] = ticket
         self.prompt_tokens += request.prompt_tokens
-        lane.count(request.prompt_tokens, 1)
+        lane.prompt_tokens += request.prompt_tokens
+        lane.tokens_by_length[_length_index(request.prompt_tokens)] += request.prompt_tokens
         by_size = (request.prompt_tokens, ticket.serial, ticket)
         insort(lane.by_due, (ticket.due_s, ticket.serial, ticket))
         insort(lane.by_size, by_size)
         insort(self._by_size, by_size)
 
-    def remove(self, ticket: Ticket) -> None:
-        """Take a request out, wherever it stands."""
+    def remove(self, ticket: Ticket, work_tokens: float = 0.0) -> None:
+        """Take a request out, wherever it stands, and charge its tenant for the work that it is given."""
         request, lane = ticket.request, self._lanes[ticket.request.tenant]
         ticket.lane = None
         del self.tickets[request.id]
         self.sheddable.pop(request.id, None)
         self.prompt_tokens -= request.prompt_tokens
-        lane.count(request.prompt_tokens, -1)
+        lane.prompt_tokens -= request.prompt_tokens
+        lane.tokens_by_length[_length_index(request.prompt_tokens)] -= request.prompt_tokens
         by_size = (request.prompt_tokens, ticket.serial, ticket)
         take_out(lane.by_due, (ticket.due_s, ticket.serial, ticket))
         take_out(lane.by_size, by_size)
         take_out(self._by_size, by_size)
-        if not lane.by_due:
+        lane.served += work_tokens
+        if lane.by_due and work_tokens:
+            take_out(self._turns, lane.turn)
+            self._take_turn(lane)
+        elif not lane.by_due:
             take_out(self._turns, lane.turn)
             lane.turn = None
             idle = len(self._lanes) - len(self._turns)

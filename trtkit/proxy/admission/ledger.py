@@ -16,7 +16,7 @@ class Ledger:
         self.kv_limit = float(zones.kv_tokens)
         self.slots_limit = float(zones.decode_slots)
         self.prefill_tokens = 0
-        self.spared_tokens = 0.0
+        self.spared_tokens = 0
         """What a prompt has above its band's share of the zone, and went with since nothing else was in flight.
 
         It is not counted, so that more urgent bands keep the rest of the zone: a low band's prompt of 32 768 tokens
@@ -53,22 +53,25 @@ class Ledger:
             return Constraint.DECODE
         return None
 
-    def measure(self, constraint: Constraint, ticket: Ticket, share: float) -> tuple[float, float]:
-        """Return what a constraint would have come to with the request, and what it may come to."""
+    def bind(self, ticket: Ticket, constraint: Constraint, share: float) -> None:
+        """Note with a request what a constraint would have come to with it, and what it may come to."""
         if constraint is Constraint.PREFILL:
             used = self.prefill_tokens - self.spared_tokens
-            return used + ticket.request.prompt_tokens, share * self.prefill_limit
-        if constraint is Constraint.KV:
+            ticket.bind(constraint, used + ticket.request.prompt_tokens, share * self.prefill_limit)
+        elif constraint is Constraint.KV:
             used = self.kv_tokens + self.foreign_kv_tokens
-            return used + ticket.kv_need, share * self.kv_limit
-        return self.decode_slots + self.foreign_slots + 1, share * self.slots_limit
+            ticket.bind(constraint, used + ticket.kv_need, share * self.kv_limit)
+        else:
+            used = self.decode_slots + self.foreign_slots
+            ticket.bind(constraint, used + 1, share * self.slots_limit)
 
     def admit(self, ticket: Ticket) -> None:
         """Take the request's share of every zone."""
         ticket.held_prefill_tokens = ticket.request.prompt_tokens
         ticket.held_kv_tokens = ticket.kv_need
         self.prefill_tokens += ticket.held_prefill_tokens
-        ticket.spared_tokens = max(0.0, ticket.held_prefill_tokens - ticket.share * self.prefill_limit)
+        # Whole tokens: what is left of floats when all has been given back would not be 0.
+        ticket.spared_tokens = max(0, ticket.held_prefill_tokens - int(ticket.share * self.prefill_limit))
         self.spared_tokens += ticket.spared_tokens
         self.kv_tokens += ticket.held_kv_tokens
         self.decode_slots += 1
@@ -77,7 +80,7 @@ class Ledger:
         """Give back the prefill share; the rest stays taken."""
         self.prefill_tokens -= ticket.held_prefill_tokens
         self.spared_tokens -= ticket.spared_tokens
-        ticket.held_prefill_tokens, ticket.spared_tokens = 0, 0.0
+        ticket.held_prefill_tokens = ticket.spared_tokens = 0
 
     def release(self, ticket: Ticket) -> None:
         """Give back all that the request still holds."""

@@ -269,9 +269,7 @@ class Admission:
         if ticket.lane is not None:
             answer_tokens = self._answers.expected(request.class_name, request.max_tokens)
             ticket.work_tokens = _OUTPUT_WEIGHT * (answer_tokens or request.max_tokens)
-            # First the charge: the tenant whose last request goes may be forgotten, unless it has a debt.
-            queue.charge(ticket, request.prompt_tokens + ticket.work_tokens)
-            self._dequeue(ticket)
+            self._dequeue(ticket, request.prompt_tokens + ticket.work_tokens)
         backend.admit(ticket, now_s)
         self._move(ticket, State.PREFILLING)
         if not request.streams:
@@ -311,10 +309,10 @@ class Admission:
         self._move(ticket, State.DONE)
         return self._refusal(ticket, reason, now_s)
 
-    def _dequeue(self, ticket: Ticket) -> None:
+    def _dequeue(self, ticket: Ticket, work_tokens: float = 0.0) -> None:
         if ticket.lane is None:
             return
-        ticket.pool.queue.remove(ticket)
+        ticket.pool.queue.remove(ticket, work_tokens)
         self._waiting -= 1
         if not self._waiting:
             self._drain_meter.pause()

@@ -95,9 +95,12 @@ class Pool:
 
     def is_too_late(self, ticket: Ticket, now_s: float) -> bool:
         """Tell whether a newcomer's first token would come too late behind those who go before it."""
-        if not self.queue.length or ticket.patient or not self.nearest.trusts_rate(now_s):
+        if not self.queue.length or ticket.patient:
             return False
-        return now_s + self.needs_s(ticket) > ticket.due_s
+        # Most come in time even behind all of their band, which was predicted already.
+        if ticket.due_s - ticket.request.arrival_s - ticket.predicted_s > self.nearest.alone_s(ticket):
+            return False
+        return self.nearest.trusts_rate(now_s) and now_s + self.needs_s(ticket) > ticket.due_s
 
     def victim(self, now_s: float) -> Ticket | None:
         """Return whom to stop, before its first token, so that the next of the most urgent band comes in time."""
@@ -158,15 +161,18 @@ class Pool:
 
     def place(self, ticket: Ticket, share: float, now_s: float) -> Backend | None:
         """Return the least loaded engine that has room for a request of a band with this share, if any has."""
+        before, blocker = ticket.blocked_by, None
         for backend in self._least_loaded or self._candidates():
-            blocker = backend.ledger.blocker(ticket, share)
+            ledger = backend.ledger
+            blocker = ledger.blocker(ticket, share)
             if blocker is None:
-                if not backend.is_to_stop_for(ticket, now_s):
+                if not ledger.spared_tokens or not backend.is_to_stop_for(ticket, now_s):
                     return backend
                 blocker = Constraint.PREFILL
-            if blocker is Constraint.PREFILL and ticket.blocked_by is not blocker:
+            if blocker is not before and blocker is Constraint.PREFILL:
                 backend.feedback.note_use()
-            ticket.bind(blocker, *backend.ledger.measure(blocker, ticket, share))
+        if blocker is not None:
+            ledger.bind(ticket, blocker, share)
         return None
 
     def _candidates(self) -> Sequence[Backend]:

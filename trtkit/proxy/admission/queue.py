@@ -44,9 +44,9 @@ class BandQueue:
         self.length += 1
         self._next_starved_s = min(self._next_starved_s, ticket.request.arrival_s + self._starvation_s)
 
-    def remove(self, ticket: Ticket) -> None:
-        """Take a request out, wherever it stands."""
-        self.band_of(ticket).remove(ticket)
+    def remove(self, ticket: Ticket, work_tokens: float = 0.0) -> None:
+        """Take a request out, wherever it stands, and charge its tenant for the work that it is given."""
+        self.band_of(ticket).remove(ticket, work_tokens)
         if self.length == 1:
             self._owed_tokens = 0.0
         self.length -= 1

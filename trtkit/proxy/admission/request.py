@@ -160,7 +160,7 @@ class Ticket:
         self.work_tokens = 0.0
         """What its tenant was charged for its output; nothing where nobody had to wait."""
         self.held_prefill_tokens = self.held_kv_tokens = 0
-        self.spared_tokens = 0.0
+        self.spared_tokens = 0
         """What it holds of the prefill zone that is not counted, because it is more than its band's share."""
         self.ahead = 0
         self.predicted_s = INFINITE
