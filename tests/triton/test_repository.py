@@ -7,7 +7,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tests.plan.published import published
 from trtkit.contract import Contract
 from trtkit.plan import Machine, make_plan
-from trtkit.triton.repository import BANNER, render
+from trtkit.triton.config import BANNER
+from trtkit.triton.repository import render
 from trtkit.triton.tensors import ENGINE_INPUTS, ENGINE_OUTPUTS
 
 

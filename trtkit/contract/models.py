@@ -206,6 +206,9 @@ class Engine(_Section):
     """Prefill a prompt in pieces of at most max_num_tokens, between steps of other requests."""
     build_flags: dict[str, bool | int | str] = Field(default_factory=dict)
     """Options of ``trtllm-build`` by name without dashes, for what the contract has no key of its own."""
+    gpu_weights_fraction: Fraction | None = None
+    """tensorrt, with build flag ``weight_streaming``: share of the weights that stays on the GPU; the rest comes from
+    the host in every step. Left out, all of them."""
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Back ends cpu and onnx: threads of the engine; left out, all cores but one."""
     limits: Limits = Limits()

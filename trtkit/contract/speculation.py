@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from trtkit.contract.section import Section
 
@@ -46,6 +46,24 @@ class Lookahead(Section):
         return first + (self.window - 1 + self.verification) * (self.ngram - 1)
 
 
+def _tree(paths: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """Refuse what is no tree: a token is guessed after all those before it on its path."""
+    known = set(paths)
+    if len(known) < len(paths):
+        raise ValueError("names a path twice")
+    for path in paths:
+        if path[:-1] and path[:-1] not in known:
+            raise ValueError(f"{list(path)} has no parent: add {list(path[:-1])}")
+    return paths
+
+
+_Rank = Annotated[int, Field(ge=0, le=63)]
+_Path = Annotated[tuple[_Rank, ...], Field(min_length=1, max_length=16, strict=False)]
+Choices = Annotated[
+    tuple[_Path, ...], Field(min_length=1, max_length=256, strict=False), AfterValidator(_tree)
+]
+
+
 class Speculation(Section):
     """Draft tokens; back end tensorrt only."""
 
@@ -59,6 +77,9 @@ class Speculation(Section):
     converted, and takes the place of the model's weights."""
     lookahead: Lookahead | None = None
     """lookahead: its sizes, from which the number of draft tokens follows."""
+    choices: Choices | None = None
+    """medusa, eagle: the tree of draft tokens, a path of ranks for each, such as [[0], [0, 0], [1]]; left out, the
+    runtime's own."""
 
     @property
     def draft_tokens(self) -> int:

@@ -155,6 +155,8 @@ def _target(
         max_attention_window=_windows(model, limits),
         settings=(*effect.settings, *_runtime(contract, effect, limits)),
         lookahead=_lookahead(contract),
+        choices=engine.speculation.choices if engine.speculation else None,
+        gpu_weights_fraction=engine.gpu_weights_fraction,
         sms=_sms(contract),
     )
 

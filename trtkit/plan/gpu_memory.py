@@ -38,6 +38,7 @@ def gpu_memory(
     group = group_of(model, formats.weights.value, formats.group_size)
     dtype = contract.dtype.value
     weights = weights_bytes(model, WEIGHTS[contract.quantization.weights.value], dtype, ranks, group)
+    weights = math.ceil(weights * (contract.engine.gpu_weights_fraction or 1.0))
     buffers = step_bytes(model, ranks, limits, contract.engine.limits.max_beam_width)
     if any(contract.engine.build_flags.get(name) is True for name in CONTEXT_LOGITS):
         # 8192 tokens of a step over a vocabulary of 128,256 in float32 are 4.2 GB.

@@ -124,6 +124,10 @@ class Target:
     """Compute capabilities that an engine of ``rtx`` is made for; empty for other back ends."""
     lookahead: tuple[int, int, int] | None = None
     """Window, n-gram and verification set of lookahead decoding; None for no such."""
+    choices: tuple[tuple[int, ...], ...] | None = None
+    """Tree of the draft tokens of Medusa and EAGLE, a path for each; None for the runtime's own."""
+    gpu_weights_fraction: float | None = None
+    """Share of the weights that stays on the GPU; None for all of them."""
 
     def setting(self, name: str) -> Setting:
         """Return one of the settings."""

@@ -18,7 +18,8 @@ from trtkit.conventions import (
     PREPROCESSING_MODEL,
 )
 from trtkit.errors import InputError
-from trtkit.triton.repository import BANNER, ENGINE_FOLDER, TOKENIZER_FOLDER
+from trtkit.triton.config import BANNER
+from trtkit.triton.repository import ENGINE_FOLDER, TOKENIZER_FOLDER
 
 RECORD = ".trtkit-files"
 """Lists what trtkit wrote, so that a later run can remove what it no longer produces and nothing else."""

@@ -140,6 +140,9 @@ ENGINE_OUTPUTS = (
     *_outputs(UINT8, "context_phase_params", -1),
 )
 
+LOGITS = frozenset(["draft_logits", "context_logits", "generation_logits"])
+"""Tensors of the engine's own data type for logits."""
+
 CONTEXT_OUTPUT = Tensor("context_ids", INT32, (-1, -1))
 """Beyond release 25.05, CPU only: the tokens just before a streamed chunk, for a stateless postprocessing."""
 CONTEXT_INPUT = Tensor("CONTEXT_IDS", INT32, (-1, -1), optional=True)

@@ -182,6 +182,31 @@ def engine_can_be_served_as_built(contract: Contract, _: ModelConfig, __: Plan) 
 
 
 @refuses
+def streamed_weights_have_their_flag(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
+    """An engine that was not built for it keeps all its weights on the GPU, whatever the runtime is told."""
+    streams = contract.engine.build_flags.get("weight_streaming") is True
+    if contract.engine.gpu_weights_fraction is not None and not streams:
+        message = "the engine is not built to stream weights"
+        yield Problem(
+            message, "engine.gpu_weights_fraction", "set engine.build_flags.weight_streaming to true"
+        )
+
+
+@warns
+def streamed_weights_are_slow(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
+    """The runtime streams nothing unless it is told to, and what it streams passes the bus in every step."""
+    key = "engine.gpu_weights_fraction"
+    if contract.engine.build_flags.get("weight_streaming") is not True:
+        return
+    if contract.engine.gpu_weights_fraction is None:
+        hint = "give the share that stays on the GPU"
+        yield Problem("all weights stay on the GPU: nothing is streamed", key, hint)
+    else:
+        hint = "measure with `trtkit bench` before promises are made"
+        yield Problem("the foreseen speed knows nothing of weights that come from the host", key, hint)
+
+
+@refuses
 def timing_cache_has_a_place(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
     """The builder runs in a folder of its own that goes away, and a relative timing cache with it."""
     for name in ("input_timing_cache", "output_timing_cache"):
@@ -206,6 +231,8 @@ FLAG_CHECKS = (
     plugins_have_the_model_s_type,
     gemm_plugin_suits_format,
     engine_can_be_served_as_built,
+    streamed_weights_have_their_flag,
+    streamed_weights_are_slow,
     timing_cache_has_a_place,
     workers_have_ranks,
 )

@@ -51,6 +51,16 @@ def speculation_is_complete(contract: Contract, _: ModelConfig, __: Plan) -> Ite
         if given != (key in _NEEDS[asked.mode]):
             message = f"{asked.mode.value} has no use for it" if given else f"{asked.mode.value} needs it"
             yield Problem(message, f"{_KEY}.{key}", "leave the key out" if given else hint)
+    if asked.choices is None:
+        return
+    if not asked.mode.has_heads:
+        message = f"{asked.mode.value} has no tree of draft tokens"
+        yield Problem(message, f"{_KEY}.choices", "leave the key out")
+    elif len(asked.choices) > asked.draft_tokens > 0:
+        message = f"{len(asked.choices)} paths are more than max_draft_tokens, {asked.draft_tokens}"
+        yield Problem(
+            message, f"{_KEY}.choices", "leave paths out, or use a checkpoint with more draft tokens"
+        )
 
 
 @refuses

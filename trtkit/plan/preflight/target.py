@@ -96,6 +96,7 @@ def _only_on_gpus(contract: Contract) -> Iterator[Problem]:
     used = {
         "engine.trtllm": engine.trtllm is not None,
         "engine.build_flags": bool(engine.build_flags),
+        "engine.gpu_weights_fraction": engine.gpu_weights_fraction is not None,
         "engine.moe_expert_parallel": engine.moe_expert_parallel > 1,
         "engine.limits.max_beam_width": engine.limits.max_beam_width > 1,
         "engine.chunked_context": not engine.chunked_context,

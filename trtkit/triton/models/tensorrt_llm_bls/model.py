@@ -46,6 +46,9 @@ class TritonPythonModel:
         settings = Settings(args)
         self._engine = settings.text("tensorrt_llm_model_name", "tensorrt_llm")
         self._draft = settings.text("tensorrt_llm_draft_model_name")
+        self._names = dict(
+            pair.split("=") for pair in settings.text("engine_tensor_names").split(",") if pair
+        )
         self._accumulate = settings.flag("accumulate_tokens", default=False)
         self._tokenizer = TextTokenizer(
             settings.path("tokenizer_dir"),
@@ -134,7 +137,8 @@ class TritonPythonModel:
         for name, source in TO_ENGINE.items():
             if (values := array(request, source)) is not None:
                 # Scalars arrive without their last dimension, which the engine model wants from its clients.
-                inputs.append(pb_utils.Tensor(name, values.reshape(batch, 1) if values.ndim == 1 else values))
+                shaped = values.reshape(batch, 1) if values.ndim == 1 else values
+                inputs.append(pb_utils.Tensor(self._names.get(name, name), shaped))
         return inputs
 
     def _watch(self, period_s):
