@@ -110,6 +110,7 @@ _RTX_TARGETS = (
     "and no engine"
 )
 _RTX_INT4 = "the compiler has no INT4 before SM 80"
+_RTX_WIDENS = "the compiler widens INT8 weights that meet 16-bit activations, so that the engine is as large as that of none"
 _NO_W4A8 = "no operator of a standard graph multiplies INT4 with FP8"
 _NO_GPTQ_GRAPH = (
     "the checkpoint's weights lie as one family of GPUs wants them, which a standard graph does not"
@@ -123,7 +124,8 @@ _RTX = (
     Row(("w4a8-awq",), _ANY_SM, _NO, _NO_W4A8),
     Row(("int4-gptq",), _ANY_SM, _NO, _NO_GPTQ_GRAPH),
     Row(("int4-awq",), (FIRST_SM, 79), _NO, _RTX_INT4),
-    Row(("none", *_INT8, "int4-awq"), _ANY_SM, _WORKS, sms=RTX_SMS),
+    Row(("int8-wo",), _ANY_SM, _MAYBE, _RTX_WIDENS, sms=RTX_SMS),
+    Row(("none", "int8-sq", "int4-awq"), _ANY_SM, _WORKS, sms=RTX_SMS),
     Row(("fp8", "fp8-rowwise"), _FROM_ADA, _WORKS, sms=RTX_SMS),
     Row(("none", *_INT8, "int4-awq", "fp8", "fp8-rowwise"), _ANY_SM, _MAYBE, _RTX_TARGETS),
 )
