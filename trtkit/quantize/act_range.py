@@ -91,23 +91,24 @@ class ActRange:
         counts: Floats = self.tensors[self._cache_name(linear, _HISTOGRAM)].read().astype(np.float32)
         return counts
 
-    def check_cached(self, linears: Sequence[Linear], *, required: bool) -> None:
-        """Make sure that what is recorded of caches is of this model, and that it is there if it is ``required``.
+    def check_cached(self, linears: Sequence[Linear], *, extents: bool, histograms: bool) -> None:
+        """Make sure that what is recorded of caches is of this model, and that what is required of it is there.
 
         Raises:
             ContractError: It is not; all problems are listed.
         """
-        problems = (
-            []
-            if self.is_awaited
-            else [
-                problem
-                for linear in linears
-                for name, size in ((_CACHES[0], 0), (_CACHES[1], 0), (_HISTOGRAM, BINS))
-                if required or self._cache_name(linear, name) in self.tensors
-                for problem in self._cache_problems(linear, name, size or _cache_size(linear))
-            ]
-        )
+        if self.is_awaited:
+            return
+        problems = [
+            problem
+            for linear in linears
+            for name, size, required in (
+                *((name, _cache_size(linear), extents) for name in _CACHES),
+                (_HISTOGRAM, BINS, histograms),
+            )
+            if required or self._cache_name(linear, name) in self.tensors
+            for problem in self._cache_problems(linear, name, size)
+        ]
         if problems:
             raise ContractError(condense(problems, file=str(self.path)))
 
@@ -236,7 +237,9 @@ def _value_problems(values: Floats, name: str, kind: str, dtype: str) -> Iterato
     elif kind == _WEIGHT:
         return
     elif values.max() <= _NOTHING:
-        yield Problem("is all zeros: nothing went through the layer", name, "record with more samples")
+        hint = "record with more samples; where that changes nothing, weights before it are zeros, and formats that "
+        hint += "need no ranges remain: int8-wo, fp8-rowwise"
+        yield Problem("is all zeros: nothing went through the layer", name, hint)
     elif kind != _HISTOGRAM[-1] and dtype == "float16" and values.max() > _FLOAT16_MAX:
         message = f"reaches {values.max():g}, and activations in float16 end at {_FLOAT16_MAX:g}"
         yield Problem(message, name, "convert to bfloat16, or " + _AGAIN)

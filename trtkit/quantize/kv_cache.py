@@ -4,7 +4,8 @@ INT8: the largest output of the projections / 127. TensorRT-LLM's converter take
 but has room for what the rotary embedding adds to K (up to sqrt(2), as it mixes pairs of channels after the ranges
 were recorded); ``KvScale.KV`` leaves Q out, which resolves small values of K and V better and may clip K.
 ``KvScale.CACHE`` looks at what the cache keeps, K as it is rotated and V, and takes the step of the least mean squared
-error, which clips the largest few: on SmolLM2 it halves the KL divergence.
+error, which clips the largest few: on SmolLM2 it halves the KL divergence. Where a norm follows the projection of K
+(Qwen3, Gemma 3) the other two cover what the cache keeps as well: before the norm K may be 40 times smaller.
 
 FP8: E4M3 has values down to 2**-9 whatever the scale, so that a scale below 1 gains nothing: ``max(amax(K, V) / 448,
 1)``, as NVIDIA's ModelOpt has it, and 1 without ranges.
@@ -26,6 +27,7 @@ from trtkit.checkpoint.kernels import FP8_MAX, Floats
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.recipe import Baking, Recipe
 from trtkit.errors import Problem
+from trtkit.plan.tensors import rules_of
 from trtkit.quantize.act_range import ActRange
 from trtkit.quantize.constant import Constant
 from trtkit.quantize.histogram import best_int8_step
@@ -76,7 +78,9 @@ class KvCache:
         if not problems and self.ranges is not None:
             found = _projections(mapped, layout)
             self.ranges.check(found, outputs=True)
-            self.ranges.check_cached(found, required=self.covers is KvScale.CACHE)
+            least = self.covers is KvScale.CACHE
+            needs_own = least or has_key_norm(layout.config)
+            self.ranges.check_cached(found, extents=needs_own, histograms=least)
         return problems
 
     def jobs(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:
@@ -95,13 +99,23 @@ class KvCache:
             return 1.0
         if self.algorithm != "FP8" and self.covers is KvScale.CACHE:
             return best_int8_step(self.ranges.histogram(linear))
-        outputs = self.ranges.outputs(linear)
-        projected = _of_k_and_v(outputs, linear.layout.config)
+        outputs, config, cached = (
+            self.ranges.outputs(linear),
+            linear.layout.config,
+            self.ranges.cached(linear),
+        )
+        projected = _of_k_and_v(outputs, config)
         if self.algorithm == "FP8":
-            cached = self.ranges.cached(linear)
             return max(float((projected if cached is None else cached).max() / np.float32(FP8_MAX)), 1.0)
+        if cached is not None and has_key_norm(config):
+            return float(cached.max() / _INT8_MAX)
         covered = outputs if self.covers is KvScale.QKV else projected
         return float(covered.max() / _INT8_MAX)
+
+
+def has_key_norm(config: ModelConfig) -> bool:
+    """Return whether K goes through a norm on its way into the cache: what its projection gives says nothing then."""
+    return any(".k_layernorm." in rule.target for rule in rules_of(config))
 
 
 def _of_k_and_v(outputs: Floats, config: ModelConfig) -> Floats:
