@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from trtkit.errors import Severity
@@ -57,6 +59,99 @@ def test_what_trtkit_renders_has_no_problem(any_repo):
 def test_each_mistake_is_named_with_its_file(repo, file, old, new, message):
     edit(repo / file / "config.pbtxt", old, new)
     assert any(message in problem.message and str(repo) in problem.file for problem in lint(repo)), lint(repo)
+
+
+BUILT = {
+    "version": "1.2.0",
+    "pretrained_config": {"logits_dtype": "float32", "mapping": {"world_size": 1, "tp_size": 1}},
+    "build_config": {
+        "max_batch_size": 8,
+        "max_beam_width": 1,
+        "max_seq_len": 512,
+        "plugin_config": {"use_paged_context_fmha": True},
+    },
+}
+
+
+@pytest.fixture
+def served(tmp_path, plan, tokenizer_dir):
+    """A repository for the C++ back end, with an engine that says what it is."""
+    repo = place(tmp_path, render(plan, dialect="tensorrt"), tokenizer_dir)
+    (repo / "tensorrt_llm/1/engine/config.json").unlink()
+    (repo / "tensorrt_llm/1/engine/config.json").write_text(json.dumps(BUILT))
+    (repo / "tensorrt_llm/1/engine/rank0.engine").write_text("e")
+    return repo
+
+
+def test_an_engine_that_agrees_is_no_problem(served):
+    assert lint(served) == lint(served, "1.2") == []
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "value", "message"),
+    [
+        ("build_config", "max_batch_size", 4, "8 requests, the engine takes 4"),
+        ("build_config", "max_seq_len", 10**6, "less than one request may take"),
+        ("build_config", "plugin_config", {"use_paged_context_fmha": False}, "needs an engine with paged"),
+        ("pretrained_config", "logits_dtype", "float16", "is TYPE_FP32, the engine's logits are float16"),
+        ("pretrained_config", "mapping", {"tp_size": 2}, "rank1.engine missing"),
+    ],
+)
+def test_an_engine_that_contradicts_is_named(served, part, key, value, message):
+    config = BUILT | {part: BUILT[part] | {key: value}}
+    (served / "tensorrt_llm/1/engine/config.json").write_text(json.dumps(config))
+    assert any(message in problem.message for problem in lint(served)), lint(served)
+
+
+def test_another_release_line_is_named(served):
+    messages = "\n".join(map(str, lint(served, "0.18")))
+    assert "the engine is of TensorRT-LLM 1.2.0, not 0.18" in messages
+    assert "the back end of TensorRT-LLM 0.18 has no guided_decoding_backend" in messages
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        (
+            "tensorrt_llm",
+            'key: "enable_kv_cache_reuse"',
+            'key: "enable_kv_cache_resue"',
+            "enable_kv_cache_resue",
+        ),
+        ("tensorrt_llm", 'key: "executor_worker_path"', 'key: "worker_path"', "gone since 0.10"),
+        (
+            "tensorrt_llm",
+            'key: "guided_decoding_backend"',
+            'key: "recv_poll_period_ms"',
+            "does not load without",
+        ),
+        ("tensorrt_llm", '"inflight_fused_batching"', '"inflight"', "gpt_model_type is 'inflight'"),
+        ("tensorrt_llm", '"guaranteed_no_evict"', '"guaranteed_completion"', "batch_scheduler_policy"),
+        ("tensorrt_llm", 'backend: "tensorrtllm"', 'backend: "tensorrt"', "does not run engines"),
+        ("tensorrt_llm", "/model_repo/tensorrt_llm/1/engine", "engine", "is relative"),
+        ("preprocessing", 'backend: "python"', 'backend: "onnxruntime"', "runs in back end python"),
+        ("preprocessing", 'string_value: "tokenizer"', 'string_value: "org/name"', "name on a hub"),
+        ("preprocessing", 'string_value: "tokenizer"', 'string_value: "../../tok"', "takes it for a model"),
+        ("ensemble", 'platform: "ensemble"', 'platform: "ensemble"\nmodel_transaction_policy {}', "disagree"),
+        ("ensemble", "max_batch_size: 8", "max_batch_size: 9", "the ensemble 9"),
+        ("tensorrt_llm_bls", 'string_value: "tensorrt_llm"', 'string_value: "llm"', "no model 'llm'"),
+        ("tensorrt_llm", "count: 1", "count: 2", "share the same GPUs"),
+    ],
+)
+def test_each_mistake_of_a_served_repository_is_named(served, tokenizer_dir, file, old, new, message):
+    (served / "tok").symlink_to(tokenizer_dir)
+    edit(served / file / "config.pbtxt", old, new)
+    assert any(message in problem.message for problem in lint(served)), lint(served)
+
+
+def test_models_that_trtkit_did_not_write_are_checked_by_their_own_rules(served, tokenizer_dir):
+    for path in served.glob("*/1/trtkit_*"):
+        path.unlink()
+    edit(served / "tensorrt_llm_bls/config.pbtxt", 'key: "max_threads"', 'key: "accumulate_token"')
+    messages = [problem.message for problem in lint(served)]
+    assert "'tokenizer' is relative to wherever the server is started" in messages
+    assert "no parameter of the model is called 'accumulate_token'" in messages
+    assert "one instance serves one request at a time" in messages
 
 
 def test_missing_files_are_named(repo):

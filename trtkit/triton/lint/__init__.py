@@ -1,0 +1,79 @@
+"""Find what would keep Triton from loading, or a client from using, a model repository: without Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trtkit.errors import Problem
+from trtkit.triton.lint.agreement import agreement_problems
+from trtkit.triton.lint.files import file_problems
+from trtkit.triton.lint.model import Model, Models
+from trtkit.triton.lint.parameters import parameter_problems
+
+
+def lint(repo: Path, line: str | None = None) -> list[Problem]:
+    """Return every problem of the repository, whoever wrote it; none means that Triton has no reason to refuse it.
+
+    ``line`` is the release line of TensorRT-LLM that is to serve it; left out, the engine's.
+    """
+    models: dict[str, Model] = {}
+    problems: list[Problem] = []
+    for path in sorted(repo.glob("*/config.pbtxt")):
+        problems += _placeholders(path)
+        parsed = _parse(path)
+        if isinstance(parsed, Problem):
+            problems.append(parsed)
+        else:
+            models[path.parent.name] = Model(path.parent, parsed)
+    if not models and not problems:
+        return [Problem("no model here", file=str(repo), hint="a model is a folder with a config.pbtxt")]
+    built_for = line or next((each.built.line for each in models.values() if each.built), None)
+    for model in models.values():
+        problems += file_problems(model, repo)
+        problems += parameter_problems(model, built_for)
+        problems += _steps(model, models)
+    return [*problems, *agreement_problems(models, line)]
+
+
+def _parse(path: Path) -> Any:
+    from google.protobuf import text_format
+    from tritonclient.grpc import model_config_pb2
+
+    try:
+        return text_format.Parse(path.read_text(encoding="utf-8"), model_config_pb2.ModelConfig())
+    except text_format.ParseError as error:
+        hint = "fill every ${placeholder}" if "${" in path.read_text() else "see Triton's model_config.proto"
+        return Problem(str(error), file=str(path), line=error.GetLine(), hint=hint)
+    except UnicodeDecodeError:
+        return Problem("not a text file", file=str(path))
+
+
+def _placeholders(path: Path) -> Iterator[Problem]:
+    text = path.read_text(encoding="utf-8", errors="replace")
+    for number, line in enumerate(text.splitlines(), start=1):
+        if "${" in line and not line.lstrip().startswith("#"):
+            message = f"unfilled placeholder: {line.strip()}"
+            yield Problem(message, file=str(path), line=number, hint="fill it")
+
+
+def _steps(model: Model, models: Models) -> Iterator[Problem]:
+    """Check that every tensor of every step exists and that both ends of a name agree on the data type."""
+    known = {tensor.name: tensor.data_type for tensor in (*model.config.input, *model.config.output)}
+    for number, step in enumerate(model.config.ensemble_scheduling.step):
+        key = f"ensemble_scheduling.step[{number}]"
+        target = models.get(step.model_name)
+        if target is None:
+            yield model.problem(f"there is no model {step.model_name!r}", key, "add or rename it")
+            continue
+        for side, mapping, declared in (
+            ("input", step.input_map, target.config.input),
+            ("output", step.output_map, target.config.output),
+        ):
+            types = {tensor.name: tensor.data_type for tensor in declared}
+            for name, outer in sorted(mapping.items()):
+                if name not in types:
+                    yield model.problem(f"model {step.model_name!r} has no {side} {name!r}", key)
+                elif known.setdefault(outer, types[name]) != types[name]:
+                    yield model.problem(f"{outer!r} and {step.model_name}.{name} differ in data type", key)

@@ -1,0 +1,88 @@
+"""One model of a repository, as the checks see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trtkit.conventions import DRAFT_MODEL, ENGINE_MODEL
+from trtkit.errors import Problem, Severity
+from trtkit.triton.built import Built, read_built
+
+TENSORRT = "tensorrtllm"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A folder with a configuration that could be read."""
+
+    folder: Path
+    config: Any
+
+    @property
+    def name(self) -> str:
+        """Name of the folder, which is what Triton loads."""
+        return self.folder.name
+
+    @property
+    def file(self) -> str:
+        """Path of the configuration."""
+        return str(self.folder / "config.pbtxt")
+
+    @property
+    def has_engine(self) -> bool:
+        """Whether the model is one with TensorRT-LLM's parameters, run by whom it may."""
+        named = self.name in {ENGINE_MODEL, DRAFT_MODEL} and "gpt_model_type" in self.config.parameters
+        return self.config.backend == TENSORRT or named
+
+    @property
+    def is_llmapi(self) -> bool:
+        """Whether TensorRT-LLM's Python API runs it."""
+        return any((version / "model.yaml").is_file() for version in self.versions)
+
+    @cached_property
+    def versions(self) -> tuple[Path, ...]:
+        """Version directories."""
+        return tuple(path for path in sorted(self.folder.iterdir()) if path.is_dir() and path.name.isdigit())
+
+    def text(self, key: str) -> str:
+        """Return a parameter, empty when there is none."""
+        return str(self.config.parameters[key].string_value) if key in self.config.parameters else ""
+
+    def place(self, key: str) -> Path | None:
+        """Return where a path parameter leads on this machine.
+
+        A path of a container that ends inside of this model is looked for here; None for nothing, or for one that only
+        the container has.
+        """
+        value = self.text(key)
+        if not value or "${" in value:
+            return None
+        if not value.startswith("/"):
+            return self.versions[0] / value if self.versions else None
+        if Path(value).exists():
+            return Path(value)
+        _, found, below = value.partition(f"/{self.name}/")
+        return self.folder / below if found else None
+
+    @cached_property
+    def built(self) -> Built | None:
+        """What the engine in it says of itself."""
+        place = self.place("gpt_model_path")
+        return read_built(place) if place else None
+
+    def problem(
+        self, message: str, key: str = "", hint: str = "", *, severity: Severity = Severity.ERROR
+    ) -> Problem:
+        """Return a problem of the configuration."""
+        return Problem(message, key=key, hint=hint, file=self.file, severity=severity)
+
+    def warning(self, message: str, key: str = "", hint: str = "") -> Problem:
+        """Return a warning about the configuration."""
+        return self.problem(message, key, hint, severity=Severity.WARNING)
+
+
+Models = Mapping[str, Model]
