@@ -92,6 +92,42 @@ PROFILES: dict[str, Profile] = {
     )
 }
 
+
+@dataclass(frozen=True)
+class Image:
+    """What is in one of NVIDIA's images, by Triton's compatibility page."""
+
+    tag: str
+    release: str | None
+    """Exact version of TensorRT-LLM; None where sources disagree. An engine loads in the one that built it."""
+    cuda: str
+    tensorrt: str
+    driver: str
+
+
+_IN_IMAGES: tuple[tuple[tuple[str, ...], str | None, str, str, str], ...] = (
+    (("25.01",), None, "12.8.0", "10.8.0", "570.86"),
+    (("25.02",), "0.17.0.post1", "12.8.0", "10.8.0", "570.86"),
+    (("25.03",), "0.18.0", "12.8.1", "10.9.0", "570.124"),
+    (("25.04",), "0.18.2", "12.8.1", "10.9.0", "570.124"),
+    (("25.05",), None, "12.8.1", "10.9.0", "570.124"),
+    (("25.06", "25.07"), "0.20.0", "12.9.0", "10.10.0", "575.51"),
+    (("25.08",), "0.21.0", "12.9.0", "10.11.0", "575.51"),
+    (("25.09", "25.10"), "1.0.0", "12.9.1", "10.11.0", "575.57"),
+    (("25.11",), "1.0.3.2510", "13.0.2", "10.13.3", "580.95"),
+    (("25.12", "26.01", "26.02"), "1.1.0", "13.0.2", "10.13.3", "580.95"),
+    (("26.03",), "1.2.0", "13.1.0", "10.14.1", "590.44"),
+    (("26.04", "26.05", "26.06", "26.07"), "1.2.1", "13.1.0", "10.14.1", "590.44"),
+)
+IMAGES: dict[str, Image] = {tag: Image(tag, *rest) for tags, *rest in _IN_IMAGES for tag in tags}
+"""By tag YY.MM, oldest first."""
+
+
+def image_reference(tag: str) -> str:
+    """Return the name of NVIDIA's image of TensorRT-LLM with a tag YY.MM."""
+    return f"nvcr.io/nvidia/tritonserver:{tag}-trtllm-python-py3"
+
+
 MAPPING_KEYS = ("world_size", "tp_size", "pp_size", "cp_size", "moe_tp_size", "moe_ep_size", "gpus_per_node")
 """Keys of a checkpoint's ``mapping`` that every line takes; any other is a TypeError in some."""
 QUANTIZATION_KEYS = (

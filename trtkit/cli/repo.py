@@ -9,7 +9,7 @@ import typer
 
 from trtkit.cli.console import Output, fail, many, progress, say, show, show_json, warn
 from trtkit.cli.options import ContractArgument, OutputOption, SetOption
-from trtkit.errors import DriftError
+from trtkit.errors import DriftError, Severity, VerificationError
 
 
 def register(app: typer.Typer) -> None:
@@ -26,9 +26,13 @@ def repo(
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Write configurations and Python models; files that trtkit did not write are left alone."""
+    """Write configurations and Python models, unless an engine of another contract lies there.
+
+    Files that trtkit did not write are left alone.
+    """
     from trtkit.contract import load_contract
     from trtkit.engine.store import Store
+    from trtkit.flow.against import engine_problems
     from trtkit.flow.build import resolve_draft
     from trtkit.flow.chosen import resolve_chosen
     from trtkit.triton import folder
@@ -42,6 +46,13 @@ def repo(
     files = render(plan, draft=draft)
     drift = folder.check(files, out)
     result = {"schema": 1, "repository": out, "files": sorted(files), "changed": drift}
+    found = engine_problems(out, plan, contract, overrides)
+    warn(each for each in found if each.severity is Severity.WARNING)
+    if wrong := [each for each in found if each.severity is Severity.ERROR]:
+        for each in wrong:
+            say(str(each))
+        error = VerificationError("the engine in it is not for this contract", path=out, hint=wrong[0].hint)
+        fail(error, result | {"problems": [vars(each) for each in wrong]})
     if check and drift:
         for path in drift:
             say(f"{out / path}: differs")
@@ -54,5 +65,5 @@ def repo(
     if output is Output.JSON:
         show_json(result)
     else:
-        found = "as they should be" if check else f"{len(drift)} changed"
-        show(f"{out}: {many(len(files), 'file')}, {found}")
+        state = "as they should be" if check else f"{len(drift)} changed"
+        show(f"{out}: {many(len(files), 'file')}, {state}")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trtkit.cli.console import Output, fail, many, say, show, show_json, warn
 from trtkit.cli.options import OutputOption
 from trtkit.errors import Severity, VerificationError
+
+if TYPE_CHECKING:
+    from trtkit.flow.against import Comparison, Target
 
 
 def register(app: typer.Typer) -> None:
@@ -23,21 +26,27 @@ def verify(
         list[str],
         typer.Option(
             metavar="TARGET",
-            help="What it is to run on: a GPU (l40s), an SM (89), a release line of TensorRT-LLM (1.2), the tag of "
+            help="What it is to run on: a GPU (l40s), an SM (89), a release of TensorRT-LLM (1.2.1) or its line (1.2), "
             "an image (26.03), or cpu; may be given more than once.",
         ),
     ] = [],  # noqa: B006
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Check a folder offline: names, shapes and data types from headers, files against the manifest."""
-    from trtkit.flow.against import parse_target, target_problems
+    from trtkit.flow.against import Comparison, compare, parse_target
     from trtkit.flow.verify import verify_folder
 
     target = parse_target(against) if against else None
     kind, found = verify_folder(folder)
-    found += target_problems(folder, target) if target else []
+    comparison = compare(folder, target) if target else Comparison()
+    found += comparison.problems
     problems = [problem for problem in found if problem.severity is Severity.ERROR]
-    result = {"schema": 1, "kind": kind, "problems": [vars(problem) for problem in found]}
+    result = {
+        "schema": 1,
+        "kind": kind,
+        "problems": [vars(problem) for problem in found],
+        "compared": comparison.compared,
+    }
     warn(problem for problem in found if problem.severity is Severity.WARNING)
     for problem in problems:
         say(str(problem))
@@ -46,4 +55,15 @@ def verify(
     if output is Output.JSON:
         show_json(result)
     else:
-        show(f"{folder}: a sound {kind}" + (f" for {target}" if target else ""))
+        show(f"{folder}: a sound {kind}{_fits(target, comparison)}")
+
+
+def _fits(target: Target | None, comparison: Comparison) -> str:
+    """Return what may be said of a target: that it fits only when something was compared."""
+    if target is None:
+        return ""
+    if comparison.compared:
+        return f" for {target} (compared: {', '.join(comparison.compared)})"
+    if comparison.problems:
+        return f"; nothing in it could be compared with {target}"
+    return f"; nothing in it depends on {target}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache
@@ -19,6 +20,8 @@ SCHEMA_VERSION = 2
 _CHUNK_BYTES = 1 << 20
 _SMALL_BYTES = 1 << 20
 """What is read at every hit; larger files only where their time says that they may have changed."""
+_SETTLED_NS = 2 * 10**9
+"""Age from which a file's time tells a later change; clocks of file systems tick slowly."""
 _PRODUCING_ROOMS = ("catalog", "plan", "checkpoint", "quantize", "engine")
 
 
@@ -194,8 +197,10 @@ def sha256_of(path: Path) -> str:
 
 
 def digest_of(path: Path) -> str:
-    """Return the SHA-256 (hex) of a file, which is read again only when its size or time has changed."""
+    """Return the SHA-256 (hex) of a file, which is read again when its size or time has changed, or was just set."""
     stat = path.stat()
+    if time.time_ns() - stat.st_mtime_ns < _SETTLED_NS:
+        return sha256_of(path)
     return _digest_once(path, stat.st_ino, stat.st_size, stat.st_mtime_ns)
 
 
@@ -212,8 +217,8 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 def list_files(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return digest and size of every file under a folder, the manifest left out."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    """Return digest and size of every file under a folder, its own manifest left out."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST)
     return {
         path.relative_to(folder).as_posix(): {"sha256": sha256_of(path), "size_bytes": path.stat().st_size}
         for path in paths

@@ -36,6 +36,7 @@ from trtkit.flow.calibrate import (
 from trtkit.flow.chain import Attempt, attempts
 from trtkit.flow.companions import Companions
 from trtkit.flow.gate import GATE, options_of, refusal
+from trtkit.flow.inputs import source_files
 from trtkit.flow.stages import Way, draft_stages, stages
 from trtkit.plan import Machine, Plan, make_plan
 from trtkit.plan.checks import build_problems
@@ -128,7 +129,7 @@ def build(file: ContractFile, store: Store, report: Report, builder: Builder | N
     for way in ways:
         steps, gate = stages(way, options=options_of(file), tried=tried), None
         products += _draft_products(way)
-        origin = _origin(file, way.plan, steps)
+        origin = _origin(file, way, steps)
         for stage in steps:
             products.append(store.produce(stage, origin=origin, gate=gate))
             gate = products[-1].facts if stage.name == GATE else gate
@@ -167,7 +168,7 @@ def _draft_products(way: Way) -> list[Product]:
     steps, companions = draft_stages(way), way.companions
     if companions.draft is None or companions.draft_way is None:
         return []
-    origin = _origin(companions.draft, companions.draft_way.plan, steps)
+    origin = _origin(companions.draft, companions.draft_way, steps)
     return [way.store.produce(stage, origin=origin) for stage in steps]
 
 
@@ -183,9 +184,9 @@ def _refused(facts: Mapping[str, Any]) -> Problem:
     return Problem(message, key="quantization.weights", severity=Severity.WARNING)
 
 
-def _origin(file: ContractFile, plan: Plan, steps: Iterable[Stage]) -> dict[str, Any]:
+def _origin(file: ContractFile, way: Way, steps: Iterable[Stage]) -> dict[str, Any]:
     inputs = {name: value for stage in steps for name, value in stage.inputs.items()}
-    return origin_of(file, plan, inputs["source"], inputs["backend"])
+    return origin_of(file, way.plan, source_files(way.source), inputs["backend"])
 
 
 def _says_no(stage: Stage, facts: Mapping[str, Any]) -> bool:

@@ -32,6 +32,8 @@ from trtkit.plan import Plan
 from trtkit.quantize.act_range import ActRange
 from trtkit.quantize.smoothing import Alphas
 
+_BUILT_BY = ("trtllm", "image_digest")
+"""Facts of an engine that its repository has too."""
 CHECKPOINT = "checkpoint"
 """Folder of the checkpoint inside its product, whose own root holds the manifest."""
 
@@ -262,7 +264,10 @@ def repo_stage(engine: Stage, way: Way, draft: Stage | None) -> Stage:
         write(files, out)
         install(out, store.path(engine.name, engine.key), source.folder, drafting)
         report("repo", 1, 1)
-        return {"models": sorted({name.split("/")[0] for name in files if "/" in name})}
+        built = store.find(engine.name, engine.key)
+        # Who has only the repository still knows what built its engine.
+        by = {name: built.facts[name] for name in _BUILT_BY if name in built.facts} if built else {}
+        return {"models": sorted({name.split("/")[0] for name in files if "/" in name}), **by}
 
     inputs = {
         "engine": engine.key,

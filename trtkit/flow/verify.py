@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST
@@ -26,12 +27,15 @@ def verify_folder(folder: Path) -> tuple[str, list[Problem]]:
     kind = kind_of(folder)
     problems = _against_manifest(folder) if (folder / MANIFEST).exists() else []
     if kind is Kind.CHECKPOINT:
-        return kind.value, [*problems, *_of_checkpoint(folder)]
-    if kind is Kind.HUGGING_FACE:
-        return kind.value, [*problems, *_of_source(folder)]
-    # What the manifest says of a file is more exact.
-    named = {problem.file for problem in problems} | ({str(folder)} if problems else set())
-    return kind.value, [*problems, *(each for each in inspect(folder).all_problems if each.file not in named)]
+        found = _of_checkpoint(folder)
+    elif kind is Kind.HUGGING_FACE:
+        found = _of_source(folder)
+    else:
+        # What the manifest says of a file is more exact.
+        named = {problem.file for problem in problems} | ({str(folder)} if problems else set())
+        found = [each for each in inspect(folder).all_problems if each.file not in named]
+    told = {each.file for each in found}
+    return kind.value, [*problems, *found, *(each for each in _added(folder) if each.file not in told)]
 
 
 def _of_checkpoint(folder: Path) -> list[Problem]:
@@ -50,11 +54,12 @@ def _of_source(folder: Path) -> list[Problem]:
     from trtkit.checkpoint.mapping import map_tensors
 
     source = HfCheckpoint.open(folder)
+    warnings = [replace(each, file=each.file or str(folder)) for each in source.warnings]
     try:
         map_tensors(source.config, source.tensors, file=str(folder), storage=source.storage)
     except ContractError as error:
-        return list(error.problems)
-    return []
+        return [*error.problems, *warnings]
+    return warnings
 
 
 def _against_manifest(folder: Path) -> list[Problem]:
@@ -74,6 +79,13 @@ def _differing_files(folder: Path, manifest: Manifest) -> list[Problem]:
         owners[facts["sha256"]].append(name)
     found = {name: _difference(folder / name, facts, owners) for name, facts in manifest.files.items()}
     return [Problem(text, file=str(folder / name), hint=_BUILD_AGAIN) for name, text in found.items() if text]
+
+
+def _added(folder: Path) -> list[Problem]:
+    manifest = read_manifest(folder) if (folder / MANIFEST).exists() else None
+    names = manifest.added(folder) if manifest else []
+    message = "was added after the manifest was written"
+    return [Problem(message, file=str(folder / name), hint="remove it") for name in names]
 
 
 def _difference(path: Path, facts: dict[str, object], owners: dict[str, list[str]]) -> str:

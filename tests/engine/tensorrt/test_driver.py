@@ -218,6 +218,7 @@ def test_a_container_builds_the_same(tools, compiled, tmp_path, engine):
     assert (out / "rank0.engine").is_file()
     assert facts["argv"][0][:2] == ["docker", "run"]
     assert '"device=GPU-00000000-0000,GPU-00000001-0000"' in record.read_text()
+    assert facts["image_digest"] == f"sha256:{'a' * 64}"
 
 
 @pytest.mark.parametrize(

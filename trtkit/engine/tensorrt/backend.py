@@ -29,6 +29,7 @@ LOG_WORDS = "log in "
 """How the first line begins that :attr:`Builder.tell` is told."""
 _BANNER = re.compile(r"TensorRT-LLM version: (\d+\.\d+)")
 """What the builder says first, before it reads anything."""
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _REMOVE_TIMEOUT_S = 60.0
 
 
@@ -98,6 +99,7 @@ class TensorrtBackend:
             "argv": [list(each.argv) for each in ended],
             "seconds": round(sum(each.seconds for each in ended), 1),
             "gpus": [str(each) for each in devices],
+            **({"image_digest": _image_digest(job)} if job.in_container else {}),
         }
 
     def _run(self, job: Job, argv: Sequence[str], devices: Sequence[Device], log: Path) -> Ended:
@@ -159,6 +161,18 @@ def _remove_container(name: str) -> None:
     command = ("docker", "rm", "--force", name)
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(command, capture_output=True, timeout=_REMOVE_TIMEOUT_S, check=False)
+
+
+def _image_digest(job: Job) -> str | None:
+    """Return the digest of the image that built the engine; None where docker knows none of a registry."""
+    image = target_of(job.plan).image or ""
+    command = ("docker", "image", "inspect", "--format", '{{join .RepoDigests " "}}', image)
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=_REMOVE_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _DIGEST.search(told.stdout)
+    return found[0] if found else None
 
 
 def _carry_adapters(out: Path) -> None:

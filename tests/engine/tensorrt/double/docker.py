@@ -57,5 +57,9 @@ def translated(word, mounts):
 if sys.argv[1] == "rm":
     record(" ".join(sys.argv[1:]))
     sys.exit(0)
+if sys.argv[1:3] == ["image", "inspect"]:
+    assert sys.argv[3:5] == ["--format", '{{join .RepoDigests " "}}']
+    print(f"nvcr.io/nvidia/tritonserver@sha256:{'a' * 64}")
+    sys.exit(0)
 assert sys.argv[1] == "run"
 sys.exit(run(sys.argv[2:]))
