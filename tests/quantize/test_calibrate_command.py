@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.architectures.variants import llama
+from tests.checkpoint.conftest import save
 from tests.cli.conftest import trtkit  # noqa: F401 - a fixture
 from tests.quantize.calibrated import build
 from trtkit.checkpoint.hf import HfCheckpoint
@@ -129,3 +130,55 @@ def test_memory_does_not_grow_with_the_number_of_layers_and_stays_below_what_is_
     foreseen = layerwise_need(HfCheckpoint.open(folders[1]).config, 24, searches_int4=False)
     assert many < foreseen.total_bytes
     assert many < 1.3 * LAYER_BYTES + LIBRARIES_BYTES
+
+
+def test_what_is_no_file_of_ranges_is_not_written_over(trtkit, model, tmp_path):  # noqa: F811
+    weights, notes = model / "model.safetensors", tmp_path / "notes.txt"
+    notes.write_text("mine")
+    before = weights.read_bytes()
+    for out, said in [
+        (weights, "folder of the source"),
+        (model / "new.safetensors", "folder of the source"),
+        (notes, "would be replaced"),
+    ]:
+        code, _, told = trtkit(*arguments(model, out), "--dry-run")
+        assert (code, said in told) == (2, True)
+        assert trtkit(*arguments(model, out))[0] == 2
+    assert (weights.read_bytes(), notes.read_text()) == (before, "mine")
+    (tmp_path / "link").symlink_to(tmp_path / "ranges.safetensors")
+    for _ in range(2):  # the second time over the first
+        assert trtkit(*arguments(model, tmp_path / "link"))[0] == 0
+    assert (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--group-size", 64), "--group-size out"),
+        (("--unreached", "borrow"), "no experts"),
+        (("--seed", -5), "seed"),
+    ],
+)
+def test_settings_without_a_use_are_refused(trtkit, model, tmp_path, options, said):  # noqa: F811
+    code, _, told = trtkit(*arguments(model, tmp_path / "x"), *options, "--dry-run")
+    assert (code, said in told) == (2, True)
+
+
+@pytest.mark.parametrize("purpose", ["ranges", "int4-awq"])
+def test_disk_is_foreseen(trtkit, model, tmp_path, purpose):  # noqa: F811
+    out = tmp_path / "ranges.safetensors"
+    _, text, _ = trtkit(*arguments(model, out), "--for", purpose, "--output", "json")
+    document = json.loads(text)
+    states = 2 * document["tokens"] * 128 * 4
+    tensors = sum(info.nbytes for info in read_header(out).values())
+    assert states + 2 * tensors == pytest.approx(document["needs"]["disk_bytes"], rel=0.02)
+
+
+def test_layers_that_see_nothing_but_zeros_are_told(trtkit, model, tmp_path):  # noqa: F811
+    file = model / "model.safetensors"
+    tensors = {name: np.array(info.read()) for name, info in read_header(file).items()}
+    tensors["model.layers.1.mlp.gate_proj.weight"][:] = 0
+    save(file, tensors)
+    code, text, told = trtkit(*arguments(model, tmp_path / "x"), "--output", "json")
+    assert (code, json.loads(text)["silent"]) == (0, ["model.layers.1.mlp.down_proj"])
+    assert "nothing but zeros goes into 1 linear layer (model.layers.1.mlp.down_proj)" in told

@@ -104,7 +104,7 @@ def narrow_router(folder):
 def test_experts_that_no_token_came_to_abort_by_name(model):
     folder = model("mixtral")
     narrow_router(folder)
-    with pytest.raises(InputError, match=r"block_sparse_moe.experts.1.w1") as error:
+    with pytest.raises(InputError, match=r"6 of 12 linear layers of experts: model") as error:
         ranges_of(folder)
     assert "--unreached borrow" in error.value.hint
 
@@ -179,6 +179,24 @@ def test_other_samples_do_not_go_on_where_these_ended(model):
     with pytest.raises(KeyboardInterrupt):
         prepared(folder).run(out, kill)
     assert prepared(folder, samples=2).run(out).resumed_at_layer == 0
+
+
+@pytest.mark.parametrize("lost", ["hidden-1", "next.json", "key.json", "stage-00000.safetensors"])
+def test_a_run_whose_state_lost_something_begins_again(model, lost):
+    folder = model("llama")
+    out, whole = folder.parent / "out.safetensors", folder.parent / "whole.safetensors"
+
+    def kill(_, done, __):
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepared(folder).run(out, kill)
+    file = folder.parent / ".out.safetensors.calibration" / lost
+    file.write_bytes(file.read_bytes()[:-7])
+    assert prepared(folder).run(out).resumed_at_layer == 0
+    prepared(folder).run(whole)
+    assert out.read_bytes() == whole.read_bytes()
 
 
 def test_the_recorded_ranges_of_a_reference_conversion_have_the_same_names(model):

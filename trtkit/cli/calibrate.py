@@ -13,7 +13,7 @@ import typer
 
 from trtkit.cli.console import Output, ProgressCallback, many, progress, say, show, show_json, warn
 from trtkit.cli.options import OutputOption
-from trtkit.errors import Problem, Severity
+from trtkit.errors import Problem
 from trtkit.quantize.calibrate.purpose import Purpose, Unreached
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ def calibrate(
     max_length: Annotated[
         int, typer.Option(min=2, help="Tokens of a sample at most.", rich_help_panel=_DATA)
     ] = 512,
-    seed: Annotated[int, typer.Option(help="Decides which texts are read.", rich_help_panel=_DATA)] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Decides which texts are read.", rich_help_panel=_DATA)
+    ] = 0,
     group_size: Annotated[
         int | None,
         typer.Option(help="Columns that share an INT4 scale.", show_default="128, or 64 where that fits"),
@@ -71,43 +73,49 @@ def calibrate(
     from trtkit.checkpoint.source import resolve
     from trtkit.engine.store import Store
     from trtkit.quantize.calibrate.data import Data
+    from trtkit.quantize.calibrate.remarks import layer_remarks, sample_remarks
     from trtkit.quantize.calibrate.request import Request
     from trtkit.quantize.calibrate.run import prepare
+    from trtkit.quantize.calibrate.state import check_place
 
     request = Request(
         Data(data, column), purpose, samples, max_length, seed, group_size=group_size, unreached=unreached
     )
     with calibration_progress() as report:
         checkpoint = HfCheckpoint.open(resolve(source, Path.cwd(), Store().root / "source", report))
+        check_place(out, checkpoint.folder)
         calibration = prepare(checkpoint, request)
-        warnings = [*checkpoint.warnings, *_warnings(calibration)]
+        drawn = calibration.samples
+        warnings = [
+            *checkpoint.warnings,
+            *sample_remarks(drawn.asked, drawn.used, drawn.skipped, drawn.tokens),
+        ]
         warn(warnings)
-        done = None if dry_run else calibration.run(out, report)
-    if done is not None and done.unreached:
-        borrowed = Problem(
-            f"no token came to {many(len(done.unreached), 'layer')} of experts, which got the largest ranges of "
-            f"the others: {', '.join(done.unreached)}",
-            severity=Severity.WARNING,
-        )
-        warnings.append(borrowed)
-        warn([borrowed])
+        with _saying_how_to_go_on(out):
+            done = None if dry_run else calibration.run(out, report)
+    if done is not None:
+        found = list(layer_remarks(done.unreached, done.silent))
+        warnings += found
+        warn(found)
     if output is Output.JSON:
         show_json(_document(calibration, done, warnings))
     else:
         show(_summary(calibration, done, out))
 
 
-def _warnings(calibration: Calibration) -> Iterator[Problem]:
-    samples = calibration.samples
-    if samples.used < samples.asked:
-        message = (
-            f"{many(samples.used, 'sample')} of {samples.asked} that were asked for: there is no more text"
-        )
-        hint = "give more texts with --data, or lower --samples"
-        yield Problem(message, key="samples", hint=hint, severity=Severity.WARNING)
-    if samples.skipped:
-        message = f"{many(samples.skipped, 'text')} without a token skipped"
-        yield Problem(message, key="data", severity=Severity.WARNING)
+@contextmanager
+def _saying_how_to_go_on(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        from trtkit.quantize.calibrate.state import folder_of
+
+        left = folder_of(out.resolve())
+        if left.exists():
+            say(
+                f"interrupted: the same command goes on with the layer it was in; to give it up, remove {left}"
+            )
+        raise
 
 
 def _document(
@@ -120,6 +128,7 @@ def _document(
         "seconds": done.seconds if done else None,
         "resumed_at_layer": done.resumed_at_layer if done else None,
         "unreached": list(done.unreached) if done else [],
+        "silent": list(done.silent) if done else [],
         "description": dict(done.description) if done else None,
         "for": calibration.request.purpose.value,
         "group_size": calibration.group_size,
@@ -134,11 +143,12 @@ def _document(
 def _summary(calibration: Calibration, done: CalibrationReport | None, out: Path) -> str:
     samples, needs, config = calibration.samples, calibration.needs, calibration.layers.config
     text = f"{out}: {config.architecture}, {many(config.num_layers, 'layer')}, {many(samples.used, 'sample')}"
-    text += f" of {samples.tokens:,} tokens from {samples.description}"
+    text += f", {many(samples.tokens, 'token')} from {samples.description}"
     if calibration.group_size:
         text += f", {calibration.request.purpose.value} in groups of {calibration.group_size}"
     if done is not None:
-        return f"{text}, {done.seconds:.0f} s"
+        resumed = f", from layer {done.resumed_at_layer} on" if done.resumed_at_layer else ""
+        return f"{text}, {done.seconds:.0f} s{resumed}"
     memory, disk = needs.memory_bytes / 1e6, needs.disk_bytes / 1e6
     return (
         f"{text}; takes {memory:,.0f} MB beside the libraries, and {disk:,.0f} MB on disk (not run: dry run)"
@@ -185,6 +195,7 @@ def _lines() -> Iterator[ProgressCallback]:
         now = time.monotonic()
         if not state["began_s"]:
             state.update(began_s=now, said_s=now, first=float(done))
+            say(f"{what}: {total or 0:,} layers x samples, {done:,} of them done")
         if total and (done == total or now - state["said_s"] > _SAY_EVERY_S):
             rate = (done - state["first"]) / max(now - state["began_s"], 1e-3)
             left = f", about {(total - done) / rate:,.0f} s left" if rate and done < total else ""

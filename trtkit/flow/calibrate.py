@@ -17,9 +17,10 @@ from trtkit.checkpoint.progress import Progress
 from trtkit.checkpoint.safetensors import read_metadata
 from trtkit.engine.manifest import code_digest, content_key
 from trtkit.engine.store import CachePolicy, Stage, Store
-from trtkit.errors import ContractError, EnvironmentLacks, Problem, Severity, TrtkitError
+from trtkit.errors import ContractError, EnvironmentLacks, Problem, TrtkitError
 from trtkit.flow.inputs import MODEL_PACKAGES, data_digests, digests, source_digests, versions
 from trtkit.quantize.calibrate import texts
+from trtkit.quantize.calibrate.remarks import layer_remarks, sample_remarks
 from trtkit.quantize.calibrate.request import Request
 from trtkit.quantize.calibrate.run import Calibration, prepare
 from trtkit.quantize.int4_weights import METADATA
@@ -33,7 +34,11 @@ _OPTIONS = {
     "--data": "quantization.calibration.data",
     "--max-length": "quantization.calibration.max_length:",
     "--samples": "quantization.calibration.samples:",
+    "--unreached": "quantization.calibration.unreached:",
 }
+_COUNTS = ("samples_asked", "samples_used", "texts_skipped", "tokens")
+_TOLD = ("for", "group_size", "data", *_COUNTS, "borrowed", "silent", "device")
+"""What the manifest keeps of what the file says of itself."""
 INSTALL = "pip install 'trtkit[calib]', or use formats that need no ranges: none, int8-wo, fp8-rowwise"
 
 
@@ -116,7 +121,16 @@ class Calibrating:
         told = json.loads(read_metadata(file)[METADATA])
         file.rename(out / RANGES)
         shutil.rmtree(work)
-        names = ("for", "group_size", "data", "samples_asked", "samples_used", "tokens", "borrowed", "device")
+        names: tuple[str, ...] = (
+            "for",
+            "group_size",
+            "data",
+            "samples_asked",
+            "samples_used",
+            "texts_skipped",
+            "tokens",
+        )
+        names += ("borrowed", "silent", "device")
         return {**{name: told[name] for name in names}, "resumed_at_layer": resumed_at_layer}
 
 
@@ -147,15 +161,6 @@ def missing_packages() -> list[str]:
 
 def calibration_warnings(facts: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield what a calibration's facts should make one think about."""
-    if facts["samples_used"] < facts["samples_asked"]:
-        message = f"{facts['samples_used']} of {facts['samples_asked']} samples: there is no more text"
-        key, hint = (
-            "quantization.calibration.samples",
-            "give more texts as calibration.data, or lower samples",
-        )
-        yield Problem(message, key=key, hint=hint, severity=Severity.WARNING)
-    if facts["borrowed"]:
-        message = (
-            f"no token came to {', '.join(facts['borrowed'])}, which got the largest ranges of the others"
-        )
-        yield Problem(message, key="quantization.calibration.unreached", severity=Severity.WARNING)
+    counts = (facts[name] for name in _COUNTS)
+    for each in (*sample_remarks(*counts), *layer_remarks(facts["borrowed"], facts["silent"])):
+        yield replace(each, key=f"quantization.calibration.{each.key}", hint=_in_contract(each.hint))

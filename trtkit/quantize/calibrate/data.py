@@ -101,7 +101,7 @@ def _decode(raw: bytes, path: Path, line: int | None) -> str:
 
 def _field(text: str, column: str, path: Path, number: int) -> str:
     try:
-        row = json.loads(text)
+        row = json.loads(text, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:
         raise InputError(f"line {number} is not JSON: {error}", path=path) from error
     if not isinstance(row, dict):
@@ -113,6 +113,13 @@ def _field(text: str, column: str, path: Path, number: int) -> str:
         message = f"line {number}: {column!r} is {type(value).__name__}, not a text"
         raise InputError(message, path=path, hint="name the field that holds the text: --column NAME")
     return value
+
+
+def _without_doubles(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        raise ValueError(f"a field is there twice, of {', '.join(name for name, _ in pairs)}")
+    return row
 
 
 def _no_column(column: str, columns: Iterable[Any], path: Path, where: str) -> InputError:
@@ -133,10 +140,10 @@ def _parquet_values(path: Path, column: str) -> Iterator[Any]:
     try:
         import pyarrow as pa
         from pyarrow import parquet
-    except ModuleNotFoundError:
-        message = "Parquet files need the package pyarrow, which is not installed"
+    except ImportError as error:  # not there, or built for another numpy
+        message = f"Parquet files need the package pyarrow: {error}"
         raise EnvironmentLacks(
-            message, path=path, hint="pip install pyarrow, or save the texts as .jsonl"
+            message, path=path, hint="pip install 'trtkit[calib]', or save the texts as .jsonl"
         ) from None
     try:
         file = parquet.ParquetFile(path)

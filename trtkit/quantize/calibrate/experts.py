@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+_NAMED = 3
+"""How many of them an error names."""
+
+
 def separate_experts(layer: nn.Module, names: Sequence[str]) -> None:
     """Replace the joined experts of a decoder layer, on the meta device.
 
@@ -83,8 +87,11 @@ def borrow(largest: dict[str, torch.Tensor], kinds: Sequence[Sequence[str]], pol
 
     lacking = [name for names in kinds for name in names if f"{name}|x" not in largest]
     if lacking and policy is Unreached.ABORT:
-        message = f"no token of the samples came to {len(lacking)} layers of experts: {', '.join(lacking)}"
-        hint = "use more samples, or --unreached borrow: they get the largest ranges of the layer's other experts"
+        some = ", ".join(lacking[:_NAMED]) + (", ..." if len(lacking) > _NAMED else "")
+        count = f"{len(lacking)} of {sum(map(len, kinds))} linear layers of experts"
+        message = f"no token of the samples came to {count}: {some}"
+        hint = "use more samples (twice as many, to begin with), or --unreached borrow: they get the largest ranges"
+        hint += " of the layer's other experts; layers after this one have not been looked at"
         raise InputError(message, hint=hint)
     for names in kinds:
         for part in ("x", "y"):

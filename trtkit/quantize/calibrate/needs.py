@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trtkit.catalog.architectures.architecture import Arrange
 from trtkit.errors import EnvironmentLacks
-from trtkit.plan.host import HEAD_BYTES, LIBRARIES_BYTES, int4_bytes, layer_bytes, step_bytes
+from trtkit.plan.host import HEAD_BYTES, LIBRARIES_BYTES, gigabytes, int4_bytes, layer_bytes, step_bytes
 from trtkit.plan.memory import DTYPE_BYTES
 from trtkit.quantize.calibrate.layers import ModelLayers
 from trtkit.quantize.calibrate.samples import SampleSet
+from trtkit.quantize.calibrate.state import folder_of
+from trtkit.quantize.histogram import BINS
 
 if TYPE_CHECKING:
     import torch
@@ -36,16 +39,33 @@ class Needs:
 def estimate(layers: ModelLayers, samples: SampleSet, group_size: int | None) -> Needs:
     """Return what layers and samples take."""
     config, width = layers.config, DTYPE_BYTES["bfloat16" if layers.config.dtype == "bfloat16" else "float32"]
+    states = 2 * samples.tokens * config.hidden_size * width
     return Needs(
         layer_bytes(config),
         step_bytes(config, samples.longest_tokens),
         int4_bytes(config) if group_size else 0,
-        2 * samples.tokens * config.hidden_size * width,
+        # What layers gave is there twice at the end: layer by layer, and in the file that is made of it.
+        states + 2 * file_bytes(layers, group_size),
     )
 
 
+def file_bytes(layers: ModelLayers, group_size: int | None) -> int:
+    """Return the size of the tensors that a calibration writes."""
+    config = layers.config
+    # Largest magnitudes of K and V in the cache and of K before it, and how often the cache kept which.
+    total = 4 * config.num_layers * (3 * config.num_kv_heads * config.head_size + BINS)
+    for tensor in layers.mapped:
+        if tensor.target.rule.is_linear and tensor.target.layer is not None:
+            is_transposed = tensor.target.rule.arrange is Arrange.TRANSPOSED
+            for source in tensor.plain:
+                width, rows = source.shape if is_transposed else source.shape[::-1]
+                total += 4 * (width + 2 * rows)
+                total += rows * width // 2 + 4 * (rows * width // group_size + width) if group_size else 0
+    return total + 4 * (config.hidden_size + 2 * config.vocab_size)
+
+
 def check_memory(needs: Needs, device: torch.device, out: Path) -> None:
-    """Refuse what would be killed on the way.
+    """Refuse what would be killed on the way; what an earlier run has left on disk is used again, or goes.
 
     Raises:
         EnvironmentLacks: Memory or disk do not suffice.
@@ -54,17 +74,21 @@ def check_memory(needs: Needs, device: torch.device, out: Path) -> None:
     needed = needs.memory_bytes + LIBRARIES_BYTES
     if free is not None and needed > free:
         parts = (
-            f"one decoder layer {needs.layer_bytes / 1e9:.1f}, activations {needs.activation_bytes / 1e9:.1f}, "
-            f"INT4 search {needs.int4_bytes / 1e9:.1f}, libraries {LIBRARIES_BYTES / 1e9:.1f}"
+            f"one decoder layer {gigabytes(needs.layer_bytes)}, "
+            f"activations {gigabytes(needs.activation_bytes)}, "
+            f"INT4 search {gigabytes(needs.int4_bytes)}, libraries {gigabytes(LIBRARIES_BYTES)}"
         )
         message = (
-            f"calibration takes about {needed / 1e9:.1f} GB of memory ({parts}); {free / 1e9:.1f} are free"
+            f"calibration takes about {gigabytes(needed)} of memory ({parts}); {gigabytes(free)} are free"
         )
         raise EnvironmentLacks(message, hint="use a machine with more memory, or a smaller --max-length")
     existing = next(folder for folder in out.absolute().parents if folder.exists())
-    space = shutil.disk_usage(existing).free
+    left = folder_of(out)
+    held = sum(each.stat().st_size for each in left.glob("*"))
+    space = shutil.disk_usage(existing).free + held
     if needs.disk_bytes > space:
-        message = f"hidden states take {needs.disk_bytes / 1e9:.1f} GB on disk and {space / 1e9:.1f} are free"
+        message = f"the calibration takes {gigabytes(needs.disk_bytes)} on disk; {gigabytes(space)} are free"
+        message += f", with those that an earlier one left in {left}" if held else ""
         raise EnvironmentLacks(message, path=out, hint="free space, or use fewer --samples")
 
 

@@ -31,6 +31,23 @@ class Request:
     unreached: Unreached = Unreached.ABORT
 
 
+def check_settings(request: Request, layers: ModelLayers) -> None:
+    """Refuse settings that would have no effect.
+
+    Raises:
+        InputError: There are some.
+    """
+    if request.group_size is not None and not request.purpose.is_int4:
+        message = f"a group size of {request.group_size} is for INT4 weights, and none are asked for"
+        raise InputError(message, hint="leave --group-size out, or say what --for")
+    if request.data.path is None and request.data.column != Data.column:
+        message = f"the built-in text has no field {request.data.column!r}"
+        raise InputError(message, hint="leave --column out, or name --data")
+    if request.unreached is Unreached.BORROW and not layers.config.moe:
+        message = f"{layers.config.architecture} has no experts that could borrow ranges"
+        raise InputError(message, hint="leave --unreached out")
+
+
 def choose_group(request: Request, layers: ModelLayers) -> int | None:
     """Return the group size of INT4, None without it.
 

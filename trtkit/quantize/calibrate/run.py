@@ -18,12 +18,12 @@ from trtkit.quantize.calibrate.head import head_ranges
 from trtkit.quantize.calibrate.layers import ModelLayers
 from trtkit.quantize.calibrate.needs import Needs, check_memory, estimate, give_back_memory
 from trtkit.quantize.calibrate.ranges import KvRecorder, Ranges, linear_modules, recording, rows_of
-from trtkit.quantize.calibrate.request import Request, choose_group, describe, digest_of
+from trtkit.quantize.calibrate.request import Request, check_settings, choose_group, describe, digest_of
 from trtkit.quantize.calibrate.rotation import keys_before_rotation, watching_key_norm
 from trtkit.quantize.calibrate.samples import SampleSet, draw
 from trtkit.quantize.calibrate.search import search_int4
 from trtkit.quantize.calibrate.skeleton import Skeleton
-from trtkit.quantize.calibrate.state import HiddenStates, State, opened
+from trtkit.quantize.calibrate.state import HiddenStates, State, check_place, opened
 from trtkit.quantize.int4_weights import METADATA
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ class CalibrationReport:
     """0 for a run from the start."""
     unreached: tuple[str, ...]
     """Layers of experts that no token came to."""
+    silent: tuple[str, ...]
+    """Layers that nothing but zeros went into: what is before them has been pruned away."""
     description: Mapping[str, Any]
 
 
@@ -62,30 +64,34 @@ class Calibration:
         """Write ``out``; go on where an earlier run of the same calibration ended.
 
         Raises:
-            InputError: Something is NaN or infinite, or no token came to an expert; the place cannot be written to.
+            InputError: Something is NaN or infinite, or no token came to an expert; the place holds something else
+                or cannot be written to.
             EnvironmentLacks: Memory or disk do not suffice.
         """
         import torch
 
         started_s = time.monotonic()
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        out = out.resolve()  # through a link, which stays
+        check_place(out, self.source.folder)
         check_memory(self.needs, device, out)
         description = {
             **describe(self.source, self.layers, self.request, self.samples, self.group_size),
             "device": device.type,
         }
-        with opened(out, digest_of(description), self._hidden_states) as state:
+        with opened(out, _key(description), self._hidden_states) as state:
             first = state.next_stage
             try:
                 _Run(self, Skeleton(self.source, device), state, progress).all_from(first)
             except torch.OutOfMemoryError as error:
                 hint = "run it again with a smaller --max-length, or on the CPU: CUDA_VISIBLE_DEVICES="
                 raise EnvironmentLacks("the GPU's memory does not suffice", hint=hint) from error
-            unreached = state.notes
-            metadata = {METADATA: json.dumps({**description, "borrowed": unreached})}
+            notes = {"borrowed": state.notes("borrowed"), "silent": state.notes("silent")}
+            metadata = {METADATA: json.dumps({**description, **notes})}
             state.gather(self.layers.config.num_layers + 1, metadata, out)
         seconds = time.monotonic() - started_s
-        return CalibrationReport(out, seconds, first, tuple(unreached), description)
+        told = {name: tuple(each) for name, each in notes.items()}
+        return CalibrationReport(out, seconds, first, told["borrowed"], told["silent"], description)
 
     def _hidden_states(self, path: Path) -> HiddenStates:
         from trtkit.quantize.calibrate.weights import compute_dtype
@@ -95,6 +101,11 @@ class Calibration:
         return HiddenStates(path, lengths, config.hidden_size, compute_dtype(config.dtype))
 
 
+def _key(description: Mapping[str, Any]) -> str:
+    """Return what decides the numbers: whatever the texts are called, these are their tokens."""
+    return digest_of({name: value for name, value in description.items() if name != "data"})
+
+
 def prepare(source: HfCheckpoint, request: Request) -> Calibration:
     """Check everything that can be known before the model runs, and draw the samples.
 
@@ -102,6 +113,7 @@ def prepare(source: HfCheckpoint, request: Request) -> Calibration:
         InputError: The source or the data cannot be used; nothing was written.
     """
     layers = ModelLayers(source)
+    check_settings(request, layers)
     group_size = choose_group(request, layers)
     samples = draw(
         source, request.data, count=request.samples, max_tokens=request.max_tokens, seed=request.seed
@@ -127,7 +139,8 @@ class _Run:
         count = self._layers.config.num_layers
         for layer in range(first, count):
             found, unreached = self._layer(layer)
-            self._state.finish(layer, _arrays(found), unreached)
+            notes = {"borrowed": unreached, "silent": _silent(found)}
+            self._state.finish(layer, _arrays(found), notes)
             del found
             give_back_memory()
         if first <= count:
@@ -135,7 +148,7 @@ class _Run:
             tell = self._teller(count)
             hidden = self._state.before(count)
             found = head_ranges(self._skeleton, hidden, self._calibration.samples, name, weight)
-            self._state.finish(count, _arrays(found), [])
+            self._state.finish(count, _arrays(found), {})
             tell(len(self._samples))
 
     def _layer(self, layer: int) -> tuple[dict[str, torch.Tensor], list[str]]:
@@ -178,6 +191,15 @@ class _Run:
         total = (self._layers.config.num_layers + 1) * len(self._samples)
         start = stage * len(self._samples)
         return lambda done: self._progress("calibrate", start + done, total)
+
+
+def _silent(found: Mapping[str, torch.Tensor]) -> list[str]:
+    """Return the linear layers whose inputs were zeros in every sample."""
+    return [name[:-2] for name, each in found.items() if f"{name[:-2]}|w" in found and _is_silent(name, each)]
+
+
+def _is_silent(name: str, values: torch.Tensor) -> bool:
+    return name.endswith("|x") and not bool(values.any())
 
 
 def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:

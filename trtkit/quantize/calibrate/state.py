@@ -17,8 +17,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from trtkit.checkpoint.safetensors import Array, SafetensorsWriter, TensorInfo, TensorSpec, read_header
+from trtkit.checkpoint.safetensors import (
+    Array,
+    SafetensorsWriter,
+    TensorInfo,
+    TensorSpec,
+    read_header,
+    read_metadata,
+)
 from trtkit.errors import EnvironmentLacks, InputError
+from trtkit.quantize.int4_weights import METADATA
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +45,11 @@ class HiddenStates:
         self._dtype = dtype
         self._starts = [sum(lengths[:number]) * self._row_bytes for number in range(len(lengths))]
         path.touch()
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of them are there."""
+        return self._path.stat().st_size == sum(self._lengths) * self._row_bytes
 
     @property
     def _row_bytes(self) -> int:
@@ -79,10 +92,19 @@ class State:
         """The first layer that is not finished."""
         return int(self._written().get("stage", 0))
 
+    def notes(self, kind: str) -> list[str]:
+        """What finished layers had to tell of one kind."""
+        return list(self._written().get(kind, []))
+
     @property
-    def notes(self) -> list[str]:
-        """What finished layers had to tell."""
-        return list(self._written().get("notes", []))
+    def is_whole(self) -> bool:
+        """Whether what finished layers have left is all there; a disk may have lost some of it."""
+        try:
+            stage = self.next_stage
+            _ = [read_header(self._stage(each)) for each in range(stage)]
+            return stage == 0 or self.before(stage).is_whole
+        except (OSError, ValueError, TypeError, InputError):
+            return False
 
     def before(self, stage: int) -> HiddenStates:
         """Return what goes into a layer."""
@@ -92,13 +114,15 @@ class State:
         """Return what comes out of it."""
         return self.before(stage + 1)
 
-    def finish(self, stage: int, tensors: Mapping[str, Array], notes: Sequence[str]) -> None:
+    def finish(self, stage: int, tensors: Mapping[str, Array], notes: Mapping[str, Sequence[str]]) -> None:
         """Keep what a layer gave; from here on it is not run again."""
-        notes = [*self.notes, *notes]
-        path = self._folder / f"stage-{stage:05}.safetensors"
-        write_tensors(path, tensors)
+        told = {kind: [*self.notes(kind), *each] for kind, each in notes.items()}
+        write_tensors(self._stage(stage), tensors)
         self.after(stage).sync()
-        _write_json(self._folder / _NEXT, {"stage": stage + 1, "notes": notes})
+        _write_json(self._folder / _NEXT, {**self._written(), **told, "stage": stage + 1})
+
+    def _stage(self, stage: int) -> Path:
+        return self._folder / f"stage-{stage:05}.safetensors"
 
     def _written(self) -> dict[str, Any]:
         path = self._folder / _NEXT
@@ -108,13 +132,41 @@ class State:
         """Write the tensors of all layers into one file, which is there whole or not at all."""
         found: dict[str, TensorInfo] = {}
         for stage in range(stages):
-            found |= read_header(self._folder / f"stage-{stage:05}.safetensors")
+            found |= read_header(self._stage(stage))
         whole = self._folder / "whole"
         with SafetensorsWriter(whole, found.values(), metadata) as writer:
             for spec in writer.order:
                 writer.write(spec, found[spec.name].chunks())
         whole.replace(out)
         _sync_folder(out.parent)
+
+
+def folder_of(out: Path) -> Path:
+    """Return the folder of the calibration that writes a file."""
+    return out.with_name(f".{out.name}.calibration")
+
+
+def check_place(out: Path, source: Path) -> None:
+    """Refuse to write over what is no file of ranges, and beside the weights of the source, as one of which it counts.
+
+    Raises:
+        InputError: It would.
+    """
+    hint = "name another file to write"
+    if out.is_dir():
+        raise InputError("is a folder", path=out, hint="name the file to write")
+    if out.resolve().parent == source.resolve():
+        raise InputError("is in the folder of the source", path=out, hint=hint)
+    if out.exists() and not _is_ranges(out):
+        message = "holds something else than what `trtkit calibrate` writes, and would be replaced"
+        raise InputError(message, path=out, hint=hint)
+
+
+def _is_ranges(path: Path) -> bool:
+    try:
+        return METADATA in read_metadata(path)
+    except (InputError, OSError):
+        return False
 
 
 @contextmanager
@@ -127,15 +179,12 @@ def opened(out: Path, key: str, hidden: Callable[[Path], HiddenStates]) -> Itera
         InputError: The place cannot be written to, or another process works there.
         EnvironmentLacks: The disk became full.
     """
-    if out.is_dir():
-        raise InputError("is a folder", path=out, hint="name the file to write")
-    folder = out.with_name(f".{out.name}.calibration")
+    folder = folder_of(out)
     lock = FileLock(out.with_name(f".{out.name}.lock"), blocking=False)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with lock:
-            _take_over(folder, key)
-            yield State(folder, hidden)
+            yield _take_over(folder, key, hidden)
             shutil.rmtree(folder)
             Path(lock.lock_file).unlink(missing_ok=True)
     except Timeout:
@@ -159,13 +208,20 @@ def write_tensors(path: Path, tensors: Mapping[str, Array]) -> None:
             writer.write(spec, [tensors[spec.name]])
 
 
-def _take_over(folder: Path, key: str) -> None:
-    path = folder / _KEY
-    if path.exists() and json.loads(path.read_text()) == {"key": key}:
-        return
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    _write_json(path, {"key": key})
+def _take_over(folder: Path, key: str, hidden: Callable[[Path], HiddenStates]) -> State:
+    state = State(folder, hidden)
+    if not (_is_of(folder / _KEY, key) and state.is_whole):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        _write_json(folder / _KEY, {"key": key})
+    return state
+
+
+def _is_of(path: Path, key: str) -> bool:
+    try:
+        return bool(json.loads(path.read_text(encoding="utf-8")) == {"key": key})
+    except (OSError, ValueError):
+        return False
 
 
 def _write_json(path: Path, content: Mapping[str, object]) -> None:
