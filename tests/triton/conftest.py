@@ -20,7 +20,8 @@ from trtkit.checkpoint.recipe import Plain
 from trtkit.checkpoint.safetensors import SafetensorsWriter, TensorSpec
 from trtkit.engine.cpu.compile import compile_engine
 from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Zones
-from trtkit.triton.folder import install, write
+from trtkit.triton.folder import write
+from trtkit.triton.parts import install
 from trtkit.triton.repository import render
 from trtkit.triton.server import TritonServer
 

@@ -12,7 +12,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig as TritonConfig
 
 import trtkit.triton
 from tests.triton.conftest import Stream
-from trtkit.triton.folder import install, write
+from trtkit.triton.folder import write
+from trtkit.triton.parts import install
 from trtkit.triton.repository import render
 from trtkit.triton.server import TritonServer
 

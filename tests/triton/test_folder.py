@@ -1,11 +1,14 @@
 import os
+import resource
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trtkit.errors import InputError
-from trtkit.triton.folder import RECORD, check, install, write
+from trtkit.triton.folder import RECORD, State, check, drifts, write
+from trtkit.triton.parts import install
 
 FILES = {"a/config.pbtxt": b"one", "a/1/model.py": b"two"}
 
@@ -47,6 +50,65 @@ def test_a_record_that_points_outside_is_refused(tmp_path, line):
         with pytest.raises(InputError, match="not inside this folder"):
             act(FILES, out)
     assert victim.exists()
+
+
+def test_an_edit_is_noticed_shown_and_kept(tmp_path):
+    write(FILES, tmp_path)
+    (tmp_path / "a/config.pbtxt").write_bytes(b"edited")
+    (drift,) = drifts(FILES, tmp_path)
+    assert drift.state is State.EDITED
+    assert {"-edited", "+one"} <= set(drift.diff.splitlines())
+    for files in (FILES, {"a/1/model.py": b"two"}):  # changed, and no longer written
+        with pytest.raises(InputError, match=r"edited since trtkit wrote it: a/config\.pbtxt"):
+            write(files, tmp_path)
+    assert (tmp_path / "a/config.pbtxt").read_bytes() == b"edited"
+    write(FILES, tmp_path, overwrite=True)
+    assert check(FILES, tmp_path) == []
+
+
+def test_a_full_disk_changes_nothing(tmp_path):
+    write(FILES, tmp_path)
+    before, limits = tree(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match="large"):
+            write({"a/config.pbtxt": b"new", "b/1/model.py": b"x" * 10_000}, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert tree(tmp_path) == before
+
+
+def test_a_run_that_was_killed_among_its_renames_is_completed_by_the_next(tmp_path, monkeypatch):
+    write(FILES, tmp_path)
+    replace, calls = Path.replace, []
+
+    def killed(self, target):
+        calls.append(target)
+        if len(calls) == 3:  # the record, one file
+            raise KeyboardInterrupt
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        write(dict.fromkeys(FILES, b"new"), tmp_path)
+    monkeypatch.undo()
+    newest = dict.fromkeys(FILES, b"newest")
+    write(newest, tmp_path)
+    assert {path: content for path, content in tree(tmp_path).items() if path != RECORD} == newest
+
+
+def test_records_of_earlier_versions_are_read(tmp_path):
+    write(FILES, tmp_path)
+    (tmp_path / RECORD).write_text("# by an earlier version\n" + "".join(f"{path}\n" for path in FILES))
+    write({"a/config.pbtxt": b"new"}, tmp_path)
+    assert not (tmp_path / "a/1").exists()
+
+
+def test_a_file_in_the_place_of_a_folder_is_somebody_else_s(tmp_path):
+    (tmp_path / "a").write_text("mine")
+    with pytest.raises(InputError, match="did not write"):
+        write(FILES, tmp_path)
+    assert tree(tmp_path) == {"a": b"mine"}
 
 
 def test_a_file_of_somebody_else_is_never_overwritten(tmp_path):

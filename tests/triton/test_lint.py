@@ -3,8 +3,9 @@ import json
 import pytest
 
 from trtkit.errors import Severity
-from trtkit.triton.folder import install, write
+from trtkit.triton.folder import write
 from trtkit.triton.lint import lint
+from trtkit.triton.parts import install
 from trtkit.triton.repository import render
 
 

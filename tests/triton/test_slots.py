@@ -11,7 +11,8 @@ from tests.triton.conftest import Stream
 from trtkit.checkpoint.progress import silent
 from trtkit.engine.backend import backend_for
 from trtkit.plan.types import EngineLimits
-from trtkit.triton.folder import install, write
+from trtkit.triton.folder import write
+from trtkit.triton.parts import install
 from trtkit.triton.repository import render
 from trtkit.triton.server import TritonServer
 

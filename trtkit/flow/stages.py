@@ -251,7 +251,8 @@ def _backend(way: Way) -> Backend:
 
 def repo_stage(engine: Stage, way: Way, draft: Stage | None) -> Stage:
     """Engine, and that of the draft model where there is one → Triton model repository."""
-    from trtkit.triton.folder import TOKENIZER_FILES, install, write
+    from trtkit.triton.folder import write
+    from trtkit.triton.parts import TOKENIZER_FILES, install
     from trtkit.triton.repository import render
 
     source, plan, store, report = way.source, way.plan, way.store, way.progress

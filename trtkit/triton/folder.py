@@ -1,132 +1,227 @@
-"""A model repository on disk: write what was rendered, notice drift, put engine and tokenizer in place."""
+"""A model repository on disk: write what was rendered, whole or not at all, and notice what was changed."""
 
 from __future__ import annotations
 
-import json
+import difflib
+import enum
+import fcntl
+import hashlib
 import os
+import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from trtkit.contract.formats import BackendName
-from trtkit.conventions import (
-    BLS_MODEL,
-    CHECKPOINT_CONFIG,
-    DRAFT_MODEL,
-    ENGINE_MODEL,
-    POSTPROCESSING_MODEL,
-    PREPROCESSING_MODEL,
-)
 from trtkit.errors import InputError
 from trtkit.triton.config import BANNER
-from trtkit.triton.repository import ENGINE_FOLDER, TOKENIZER_FOLDER
 
 RECORD = ".trtkit-files"
-"""Lists what trtkit wrote, so that a later run can remove what it no longer produces and nothing else."""
-
-TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "generation_config.json",
-    "chat_template.jinja",
-)
+"""Lists what trtkit wrote, with its SHA-256: a later run removes what it no longer produces and nothing else, and
+notices what somebody edited."""
+_STAGED = ".trtkit-staged"
+_RECORDED = re.compile(r"(?:([0-9a-f]{64})  )?(.+)")
+Recorded = dict[str, set[str]]
+"""SHA-256 of each path: of what was written, and in the middle of a run also of what is being written."""
 
 
-def write(files: Mapping[str, bytes], out: Path) -> list[str]:
-    """Bring ``out`` in line with ``files``; return the paths that changed. Raises InputError.
+class State(str, enum.Enum):
+    """Why a file is not as it would be written."""
 
-    Each file is replaced atomically. Files that trtkit did not write are left alone, and never overwritten.
+    MISSING = "missing"
+    OUTDATED = "outdated"
+    """trtkit wrote it, from another contract or by another version."""
+    EDITED = "edited"
+    """trtkit wrote it, and somebody changed it."""
+    FOREIGN = "not trtkit's"
+    LEFT_OVER = "left over"
+    """trtkit wrote it, and would write it no more."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """One file that would change."""
+
+    path: str
+    state: State
+    diff: str = ""
+    """Unified, from what is there to what would be; empty for what is no text."""
+
+
+def write(files: Mapping[str, bytes], out: Path, *, overwrite: bool = False) -> list[str]:
+    """Bring ``out`` in line with ``files``; return the paths that changed.
+
+    Everything is written beside first and then renamed, so that a full disk changes nothing; a run that is killed while
+    it renames is completed by the next one. Files that trtkit did not write are left alone, and never overwritten.
+
+    Raises:
+        InputError: A file there is not trtkit's, or was edited and may not be overwritten; or another process writes.
     """
-    recorded = _recorded(out)
-    _refuse_foreign_files(files, recorded, out)
-    stale = [path for path in recorded if path not in files and (out / path).is_file()]
-    changed = [path for path, content in files.items() if _read(out / path) != content]
-    # Recorded before written: a killed run leaves a record that names too much, never too little.
-    _replace(out / RECORD, _record([*files, *stale]))
-    for path in changed:
-        _replace(out / path, files[path])
-    for path in stale:
-        _remove(out / path, out)
-    _replace(out / RECORD, _record(files))
+    out.mkdir(parents=True, exist_ok=True)
+    with _alone(out):
+        recorded = _recorded(out)
+        found = list(_drifts(files, recorded, out))
+        _refuse(found, files, out, overwrite=overwrite)
+        changed = [each.path for each in found if each.path in files]
+        stale = [each.path for each in found if each.path not in files]
+        _stage(files, changed, out)
+        # Recorded before renamed: a killed run leaves a record that names too much, never too little.
+        now = {path: {_sha256(content)} for path, content in files.items()}
+        _replace(out, RECORD, _record(_union(recorded, now)))
+        for path in changed:
+            _place(out, path)
+        for path in stale:
+            _remove(out / path, out)
+        _replace(out, RECORD, _record(now))
+        shutil.rmtree(out / _STAGED, ignore_errors=True)
     return sorted(changed + stale)
 
 
 def check(files: Mapping[str, bytes], out: Path) -> list[str]:
     """Return the paths that :func:`write` would change."""
-    stale = [path for path in _recorded(out) if path not in files and (out / path).is_file()]
-    return sorted([path for path, content in files.items() if _read(out / path) != content] + stale)
+    return [each.path for each in drifts(files, out)]
 
 
-def install(repo: Path, engine_dir: Path, tokenizer_dir: Path, draft_dir: Path | None = None) -> None:
-    """Place engines and tokenizer under the version directories, as hard links where possible."""
-    if not (tokenizer_dir / "tokenizer.json").is_file():
-        raise InputError(
-            "the tokenizer folder has no tokenizer.json",
-            path=tokenizer_dir,
-            hint="give a local folder with a tokenizer.json; names of a hub are never looked up",
-        )
-    tokenizer_files = [tokenizer_dir / name for name in TOKENIZER_FILES if (tokenizer_dir / name).is_file()]
-    _place_engine(engine_dir, repo / ENGINE_MODEL / "1" / ENGINE_FOLDER)
-    if draft_dir is not None:
-        _place_engine(draft_dir, repo / DRAFT_MODEL / "1" / ENGINE_FOLDER)
-        _place(tokenizer_files, tokenizer_dir, repo / DRAFT_MODEL / "1" / TOKENIZER_FOLDER)
-    for model in (ENGINE_MODEL, PREPROCESSING_MODEL, POSTPROCESSING_MODEL, BLS_MODEL):
-        _place(tokenizer_files, tokenizer_dir, repo / model / "1" / TOKENIZER_FOLDER)
+def drifts(files: Mapping[str, bytes], out: Path) -> list[Drift]:
+    """Return what :func:`write` would change, and why, by path."""
+    return sorted(_drifts(files, _recorded(out), out), key=lambda each: each.path)
 
 
-def needs_device(repo: Path) -> bool:
-    """Tell whether the engine of a repository runs on a GPU."""
-    config = repo / ENGINE_MODEL / "1" / ENGINE_FOLDER / CHECKPOINT_CONFIG
+def _drifts(files: Mapping[str, bytes], recorded: Recorded, out: Path) -> Iterator[Drift]:
+    for path, content in files.items():
+        there = _read(out / path)
+        if there != content:
+            yield Drift(path, _state(there, recorded.get(path)), _diff(path, there or b"", content))
+    for path, digests in recorded.items():
+        there = None if path in files else _read(out / path)
+        if there is not None:
+            state = _state(there, digests)
+            yield Drift(path, state if state is State.EDITED else State.LEFT_OVER)
+
+
+def _state(there: bytes | None, digests: set[str] | None) -> State:
+    if there is None:
+        return State.MISSING
+    if digests is None:
+        return State.FOREIGN
+    return State.OUTDATED if not digests or _sha256(there) in digests else State.EDITED
+
+
+def _diff(path: str, old: bytes, new: bytes) -> str:
     try:
-        return bool(json.loads(config.read_text(encoding="utf-8"))["backend"] == BackendName.RTX)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False  # no engine that trtkit made
+        before, after = (content.decode().splitlines() for content in (old, new))
+    except UnicodeDecodeError:
+        return ""
+    lines = difflib.unified_diff(before, after, f"{path} as it is", f"{path} as it would be", lineterm="")
+    return "\n".join(lines)
 
 
-def _recorded(out: Path) -> list[str]:
-    text = (_read(out / RECORD) or b"").decode(errors="surrogateescape")
-    paths = [line for line in text.splitlines() if line and not line.startswith("#")]
-    for path in paths:
-        if ".." in Path(path).parts or not (out / path).parent.resolve().is_relative_to(out.resolve()):
-            raise InputError(
-                f"names {path!r}, which is not inside this folder",
-                path=out / RECORD,
-                hint="take that line out: trtkit did not write it",
-            )
-    return paths
-
-
-def _record(paths: Iterable[str]) -> bytes:
-    return (BANNER + "".join(f"{path}\n" for path in sorted(paths))).encode()
-
-
-def _refuse_foreign_files(files: Mapping[str, bytes], recorded: Iterable[str], out: Path) -> None:
-    foreign = [path for path in files if path not in set(recorded) and (out / path).exists()]
-    foreign = [path for path in foreign if _read(out / path) != files[path]]
+def _refuse(found: Iterable[Drift], files: Mapping[str, bytes], out: Path, *, overwrite: bool) -> None:
+    foreign = [each.path for each in found if each.state is State.FOREIGN]
+    foreign += [path for path in files if any(_is_file(out, above) for above in Path(path).parents)]
+    foreign += [path for path in files if (out / path).is_dir()]
     if foreign:
         raise InputError(
             f"trtkit did not write {', '.join(foreign)} and will not overwrite it",
             path=out,
             hint="give another folder with -o, or move the file away",
         )
+    edited = [each.path for each in found if each.state is State.EDITED]
+    if edited and not overwrite:
+        raise InputError(
+            f"edited since trtkit wrote it: {', '.join(edited)}",
+            path=out,
+            hint="put the change into the contract and give --overwrite, or give another folder with -o",
+        )
+
+
+def _is_file(out: Path, path: Path) -> bool:
+    return path != Path() and (out / path).exists() and not (out / path).is_dir()
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Keep other processes from writing to the same folder."""
+    descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        hint = "wait until it is done, or give another folder"
+        raise InputError("is in use by another process", path=out, hint=hint) from None
+    finally:
+        os.close(descriptor)
+
+
+def _recorded(out: Path) -> Recorded:
+    text = (_read(out / RECORD) or b"").decode(errors="surrogateescape")
+    found: Recorded = {}
+    for line in text.splitlines():
+        entry = _RECORDED.fullmatch(line)
+        if entry is None or line.startswith("#"):
+            continue
+        digest, path = entry.groups()
+        _refuse_outside(path, out)
+        found.setdefault(path, set()).update({digest} if digest else set())
+    return found
+
+
+def _refuse_outside(path: str, out: Path) -> None:
+    if ".." in Path(path).parts or not (out / path).parent.resolve().is_relative_to(out.resolve()):
+        raise InputError(
+            f"names {path!r}, which is not inside this folder",
+            path=out / RECORD,
+            hint="take that line out: trtkit did not write it",
+        )
+
+
+def _record(recorded: Recorded) -> bytes:
+    lines = [f"{digest}  {path}\n" for path in sorted(recorded) for digest in sorted(recorded[path])]
+    return (BANNER + "".join(lines)).encode()
+
+
+def _union(one: Recorded, other: Recorded) -> Recorded:
+    return {path: one.get(path, set()) | other.get(path, set()) for path in {*one, *other}}
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _read(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
 
 
-def _replace(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_name(f".{path.name}.{os.getpid()}.staged")
+def _stage(files: Mapping[str, bytes], changed: Iterable[str], out: Path) -> None:
+    """Write everything that changes beside its place; on failure nothing has changed."""
+    shutil.rmtree(out / _STAGED, ignore_errors=True)  # of a run that was killed
     try:
-        with staged.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        staged.replace(path)
-    finally:
-        staged.unlink(missing_ok=True)
+        for path in changed:
+            _write(out / _STAGED / path, files[path])
+    except BaseException:
+        shutil.rmtree(out / _STAGED, ignore_errors=True)
+        raise
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    if content.startswith(b"#!"):
+        path.chmod(0o755)
+
+
+def _replace(out: Path, name: str, content: bytes) -> None:
+    _write(out / _STAGED / name, content)
+    _place(out, name)
+
+
+def _place(out: Path, path: str) -> None:
+    (out / path).parent.mkdir(parents=True, exist_ok=True)
+    (out / _STAGED / path).replace(out / path)
 
 
 def _remove(path: Path, root: Path) -> None:
@@ -136,33 +231,3 @@ def _remove(path: Path, root: Path) -> None:
         if parent == root or any(parent.iterdir()):
             return
         parent.rmdir()
-
-
-def _place_engine(source: Path, target: Path) -> None:
-    files = [path for path in sorted(source.rglob("*")) if path.is_file()]
-    if not files:
-        raise InputError("there is no engine here", path=source, hint="build it first: trtkit build CONTRACT")
-    _place(files, source, target)
-
-
-def _place(files: Iterable[Path], source: Path, target: Path) -> None:
-    """Replace the folder ``target`` by links to ``files``."""
-    staged = target.with_name(f".{target.name}.{os.getpid()}.staged")
-    retired = target.with_name(f".{target.name}.{os.getpid()}.retired")
-    try:
-        for file in files:
-            _link(file.resolve(), staged / file.relative_to(source))
-        if target.exists():
-            target.rename(retired)
-        staged.rename(target)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
-        shutil.rmtree(retired, ignore_errors=True)
-
-
-def _link(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        target.hardlink_to(source)
-    except OSError:  # another file system, or one without hard links
-        shutil.copy2(source, target)

@@ -19,7 +19,7 @@ from typing import IO
 from trtkit.errors import InputError, StartError
 from trtkit.triton import keeper
 from trtkit.triton.environment import find_installation
-from trtkit.triton.folder import needs_device
+from trtkit.triton.parts import needs_device
 from trtkit.triton.ports import choose_ports
 from trtkit.triton.probe import decisive_lines, is_ready, probe_bls
 from trtkit.triton.stubs import Loading, Stub, running_stubs, runs

@@ -1,0 +1,85 @@
+"""What is not rendered but linked into a repository: engines and tokenizer."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from trtkit.contract.formats import BackendName
+from trtkit.conventions import (
+    BLS_MODEL,
+    CHECKPOINT_CONFIG,
+    DRAFT_MODEL,
+    ENGINE_MODEL,
+    POSTPROCESSING_MODEL,
+    PREPROCESSING_MODEL,
+)
+from trtkit.errors import InputError
+from trtkit.triton.repository import ENGINE_FOLDER, TOKENIZER_FOLDER
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "generation_config.json",
+    "chat_template.jinja",
+)
+
+
+def install(repo: Path, engine_dir: Path, tokenizer_dir: Path, draft_dir: Path | None = None) -> None:
+    """Place engines and tokenizer under the version directories, as hard links where possible."""
+    if not (tokenizer_dir / "tokenizer.json").is_file():
+        raise InputError(
+            "the tokenizer folder has no tokenizer.json",
+            path=tokenizer_dir,
+            hint="give a local folder with a tokenizer.json; names of a hub are never looked up",
+        )
+    tokenizer_files = [tokenizer_dir / name for name in TOKENIZER_FILES if (tokenizer_dir / name).is_file()]
+    _place_engine(engine_dir, repo / ENGINE_MODEL / "1" / ENGINE_FOLDER)
+    if draft_dir is not None:
+        _place_engine(draft_dir, repo / DRAFT_MODEL / "1" / ENGINE_FOLDER)
+        _place(tokenizer_files, tokenizer_dir, repo / DRAFT_MODEL / "1" / TOKENIZER_FOLDER)
+    for model in (ENGINE_MODEL, PREPROCESSING_MODEL, POSTPROCESSING_MODEL, BLS_MODEL):
+        _place(tokenizer_files, tokenizer_dir, repo / model / "1" / TOKENIZER_FOLDER)
+
+
+def needs_device(repo: Path) -> bool:
+    """Tell whether the engine of a repository runs on a GPU."""
+    config = repo / ENGINE_MODEL / "1" / ENGINE_FOLDER / CHECKPOINT_CONFIG
+    try:
+        return bool(json.loads(config.read_text(encoding="utf-8"))["backend"] == BackendName.RTX)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False  # no engine that trtkit made
+
+
+def _place_engine(source: Path, target: Path) -> None:
+    files = [path for path in sorted(source.rglob("*")) if path.is_file()]
+    if not files:
+        raise InputError("there is no engine here", path=source, hint="build it first: trtkit build CONTRACT")
+    _place(files, source, target)
+
+
+def _place(files: Iterable[Path], source: Path, target: Path) -> None:
+    """Replace the folder ``target`` by links to ``files``."""
+    staged = target.with_name(f".{target.name}.{os.getpid()}.staged")
+    retired = target.with_name(f".{target.name}.{os.getpid()}.retired")
+    try:
+        for file in files:
+            _link(file.resolve(), staged / file.relative_to(source))
+        if target.exists():
+            target.rename(retired)
+        staged.rename(target)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+        shutil.rmtree(retired, ignore_errors=True)
+
+
+def _link(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.hardlink_to(source)
+    except OSError:  # another file system, or one without hard links
+        shutil.copy2(source, target)
