@@ -137,6 +137,21 @@ def test_verify_compares_products_with_their_manifest(trtkit, contract, tmp_path
     assert "SHA-256" in err
 
 
+def test_a_repository_takes_no_engine_of_another_target(trtkit, contract, tmp_path):
+    path, out = contract(), tmp_path / "repo"
+    engine = out / "tensorrt_llm" / "1" / "engine"
+    engine.mkdir(parents=True)
+    config = {"version": "1.2.0", "build_config": {}, "pretrained_config": {}}
+    (engine / "config.json").write_text(json.dumps(config))
+    code, _, err = trtkit("repo", path, "-o", out)
+    assert code == 6
+    assert "built for TensorRT-LLM 1.2.0, target has the CPU" in err
+    assert f"fix: trtkit build {path}" in err
+    assert not (out / "tensorrt_llm" / "config.pbtxt").exists()
+    (engine / "config.json").write_text('{"backend": "cpu", "build_config": {}}')
+    assert trtkit("repo", path, "-o", out)[0] == 0
+
+
 def test_a_repository_is_written_checked_and_its_drift_found(trtkit, contract, tmp_path):
     path, out = contract(), tmp_path / "repo"
     out.mkdir()

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,36 @@ def test_a_full_stdout_is_one_line(arguments):
     assert "No space left on device" in run.stderr
     assert "Traceback" not in run.stderr
     assert "Exception ignored" not in run.stderr
+
+
+def into_a_closed_pipe(*arguments, **env):
+    """Run with a stdout that nobody reads; return exit code and stderr."""
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "trtkit", *map(str, arguments)]
+    run = subprocess.run(
+        command, stdout=write, stderr=subprocess.PIPE, text=True, check=False, env=os.environ | env
+    )
+    os.close(write)
+    return run.returncode, run.stderr
+
+
+@pytest.mark.parametrize("arguments", [("export", "schema"), ("--help",), ("cache", "ls"), ("cache", "path")])
+def test_a_reader_that_left_is_no_error(tmp_path, arguments):
+    assert into_a_closed_pipe(*arguments, TRTKIT_HOME=str(tmp_path)) == (0, "")
+
+
+def test_a_failure_keeps_its_exit_code_when_nobody_reads_it(tmp_path):
+    assert into_a_closed_pipe("plan", tmp_path / "absent.yaml", "--output", "json")[0] == 2
+    (tmp_path / "config.json").write_text('{"architecture": "x", "quantization": {}}')
+    assert into_a_closed_pipe("verify", tmp_path, "--output", "json")[0] == 6
+
+
+def test_errors_of_the_system_have_a_fix(trtkit, tmp_path):
+    contract = Path(__file__).parents[1] / "plan" / "models" / "llama-3.1-8b.json"
+    page = tmp_path / "absent" / "page.html"
+    code, _, err = trtkit("plan", contract, "--compare", "--html", page)
+    assert (code, "No such file or directory" in err, "fix: make the folder first" in err) == (4, True, True)
 
 
 INTERRUPTED = """

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 
 try:
-    from typing import Any
+    from pathlib import Path
+    from typing import Any, NoReturn
 
     import typer
 
@@ -54,6 +57,18 @@ _EXTRA_OF = {
     "transformers": "calib",
 }
 """Top-level packages that come with an extra."""
+_WAYS_OUT = {
+    errno.ENOENT: "make the folder first, or name another place",
+    errno.ENOTDIR: "make the folder first, or name another place",
+    errno.EISDIR: "name a file",
+    errno.EACCES: "choose a place that this user may write to and read",
+    errno.EPERM: "choose a place that this user may write to and read",
+    errno.EROFS: "choose a place that can be written to",
+    errno.ENOSPC: "free space, or choose another disk",
+    errno.EDQUOT: "free space of your quota, or choose another disk",
+    errno.EMFILE: "raise the limit on open files (`ulimit -n`)",
+}
+"""Errors of the operating system, with the way out."""
 
 app = typer.Typer(
     name="trtkit",
@@ -94,7 +109,8 @@ def _run() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise EnvironmentLacks(error.strerror or repr(error), path=error.filename) from error
+        hint = _WAYS_OUT.get(error.errno or 0, "")
+        raise EnvironmentLacks(error.strerror or repr(error), path=error.filename, hint=hint) from error
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRA_OF:
@@ -111,17 +127,38 @@ def main() -> None:
         end_on_signals()
         _run()
     except TrtkitError as error:
-        report_error(error)
+        _report(error)
         sys.exit(error.exit_code)
     except SystemExit as end:
+        # Typer takes the error of a pipe without reader for one of its own, and ends with 1.
+        if isinstance(end.__context__, BrokenPipeError):
+            _leave()
         _tell_usage_error(end.__context__)
         raise
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of our output left (`trtkit plan ... | head`): nothing to say to nobody.
-        sys.stderr.close()
-        sys.exit(0)
+        _leave()
+
+
+def _report(error: TrtkitError) -> None:
+    """Report an error; its exit code is told even when nobody reads what it is."""
+    try:
+        report_error(error)
+    except BrokenPipeError:
+        _discard_output()
+
+
+def _leave() -> NoReturn:
+    """End well: the reader of our output left (`trtkit plan ... | head`), and there is nothing to say to nobody."""
+    _discard_output()
+    sys.exit(0)
+
+
+def _discard_output() -> None:
+    """Keep Python from flushing what nobody reads, which would fail once more when it ends."""
+    sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr.close()
 
 
 def _tell_usage_error(error: Any) -> None:

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
@@ -76,7 +76,9 @@ def many(count: int, noun: str) -> str:
 
 def fail(error: TrtkitError, result: Mapping[str, Any]) -> NoReturn:
     """End a verb that has both a result and an error: to a program they are one document."""
-    report_error(error, result)
+    # Its exit code is told even when nobody reads what it is.
+    with suppress(BrokenPipeError):
+        report_error(error, result)
     raise typer.Exit(error.exit_code)
 
 
