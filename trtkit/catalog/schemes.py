@@ -179,3 +179,25 @@ BAKED: dict[str | None, Scheme] = {
 
 KV_CACHE_SCALE = LayerPart("attention.kv_cache_scaling_factor", ("float32",))
 """Every layer has it when ``kv_cache_quant_algo`` is set; times the stored value it is the real one."""
+
+MIXED = "MIXED_PRECISION"
+"""``quant_algo`` of checkpoints whose layers have a format each: ``quant_cfg.json`` beside ``config.json`` tells it."""
+
+DEFAULT_EXCLUDED = (
+    "*lm_head",
+    "*router",
+    "*vocab_embedding",
+    "*position_embedding",
+    "*block_embedding",
+    "*shared_expert_gate",
+)
+"""What loaders leave plain where ``exclude_modules`` is null; a list takes the place of this one."""
+
+PARTIAL = ("W8A16", "FP8", "W8A8_SQ_PER_CHANNEL", "W4A16_AWQ", "W4A8_AWQ")
+"""Algorithms whose linear layers are replaced one by one, so that some of them can stay plain.
+
+The plugins' SmoothQuant ignores ``exclude_modules``, and row-wise FP8 replaces whole blocks.
+"""
+
+MIXABLE = ("FP8", "W4A16_AWQ", "W4A8_AWQ")
+"""Those of them that a mixture may have: INT8's weights are quantized, or smoothed, for all layers or none."""

@@ -1,9 +1,9 @@
-"""TensorRT-LLM checkpoints: open them, and verify them from their headers alone."""
+"""TensorRT-LLM checkpoints: open them, and verify them from their headers and scales."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,17 @@ from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.expected import expected_tensors
 from trtkit.checkpoint.hf import read_json
 from trtkit.checkpoint.jobs import Layout, Target
+from trtkit.checkpoint.layer_blocks import Blocks, block_of, layer_block_problems, read_layer_blocks
 from trtkit.checkpoint.mapping import check_layers
 from trtkit.checkpoint.rank_files import rank_metadata
 from trtkit.checkpoint.safetensors import Array, TensorInfo, read_header, read_metadata
+from trtkit.checkpoint.scale_values import scale_problems
 from trtkit.checkpoint.trtllm_blocks import block_problems
 from trtkit.checkpoint.trtllm_config import read_config, read_mapping
 from trtkit.checkpoint.trtllm_keys import key_problems
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.errors import ContractError, InputError, Problem, Severity
+from trtkit.plan.layers import HEAD, linear_modules, tables_of
 from trtkit.plan.parallel import parallel_problems
 
 _BUFFERS = ("embed_positions*", "rotary_inv_freq*")
@@ -39,6 +42,8 @@ class TrtllmCheckpoint:
     parallelism: Parallelism
     ranks: tuple[Mapping[str, TensorInfo], ...]
     """Tensors of each rank by name."""
+    layers: Blocks = field(default_factory=dict)
+    """Quantization of single layers, where they have formats of their own."""
 
     @classmethod
     def open(cls, folder: Path) -> TrtllmCheckpoint:
@@ -50,12 +55,18 @@ class TrtllmCheckpoint:
         config = read_json(folder / CHECKPOINT_CONFIG)
         parallelism = read_mapping(config, path=folder / CHECKPOINT_CONFIG)
         ranks = tuple(read_header(folder / rank_file(rank)) for rank in range(parallelism.world))
-        return cls(folder, config, parallelism, ranks)
+        return cls(
+            folder, config, parallelism, ranks, read_layer_blocks(folder, _section(config, "quantization"))
+        )
 
     @property
     def tensors(self) -> Mapping[str, TensorInfo]:
         """Tensors of the first rank; all of them when there is only one."""
         return self.ranks[0]
+
+    def block_of(self, module: str) -> Mapping[str, Any]:
+        """Return the ``quantization`` block that holds for one layer, as a rank's files name it."""
+        return block_of(_section(self.config, "quantization"), self.layers, module)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -81,7 +92,7 @@ class TrtllmCheckpoint:
 
 
 def verify(folder: Path) -> list[Problem]:
-    """Compare names, shapes and data types with what ``config.json`` asks for; reads headers only."""
+    """Compare names, shapes, data types and scales with what ``config.json`` asks for; no weights are read."""
     try:
         _check_blocks(folder / CHECKPOINT_CONFIG)
         checkpoint = TrtllmCheckpoint.open(folder)
@@ -94,7 +105,7 @@ def verify(folder: Path) -> list[Problem]:
         return [Problem(error.message, hint=error.hint, file=error.path or str(folder))]
     problems = []
     for rank, tensors in enumerate(checkpoint.ranks):
-        found = _tensor_problems(expected.get(rank, {}), tensors)
+        found = _tensor_problems(expected.get(rank, {}), tensors) or list(scale_problems(tensors))
         problems += condense(found, file=str(folder / rank_file(rank)))
     return [*problems, *misplaced, *_extra_ranks(checkpoint)]
 
@@ -131,6 +142,14 @@ def _model(checkpoint: TrtllmCheckpoint) -> ModelConfig:
     config = read_config(checkpoint.config, path=path)
     check_layers(config, checkpoint.tensors, file=str(path))
     problems = parallel_problems(config, checkpoint.parallelism) or key_problems(checkpoint.config, config)
+    problems = problems or list(
+        layer_block_problems(
+            _section(checkpoint.config, "quantization"),
+            checkpoint.layers,
+            linear_modules(config),
+            tables_of(config),
+        )
+    )
     if problems:
         raise ContractError([replace(problem, file=str(path)) for problem in problems])
     return config
@@ -145,9 +164,7 @@ class _Wanted:
 def _expected(checkpoint: TrtllmCheckpoint, config: ModelConfig) -> dict[int, dict[str, _Wanted]]:
     """Return what each rank has to hold."""
     quantization = _section(checkpoint.config, "quantization")
-    algorithm, group_size = quantization.get("quant_algo"), quantization.get("group_size") or 1
-    baked = BAKED if _section(checkpoint.config, "trtkit").get("layout") else SCHEMES
-    scheme = baked.get(algorithm, SCHEMES[algorithm])
+    schemes = {**SCHEMES, **BAKED} if _section(checkpoint.config, "trtkit").get("layout") else SCHEMES
     layout = Layout(config, config.dtype, checkpoint.parallelism)
     wanted: dict[int, dict[str, _Wanted]] = {rank: {} for rank in range(checkpoint.parallelism.world)}
 
@@ -158,15 +175,18 @@ def _expected(checkpoint: TrtllmCheckpoint, config: ModelConfig) -> dict[int, di
             wanted[rank][target.name] = _Wanted(shard.shape, accepted or (target.dtype,))
 
     for tensor in expected_tensors(config):
-        if not tensor.rule.is_linear:
-            want(layout.whole(tensor))
+        whole = layout.whole(tensor)
+        block = checkpoint.block_of(whole.name.removesuffix(".weight"))
+        if not (tensor.rule.is_linear or (tensor.name == f"{HEAD}.weight" and block.get("quant_algo"))):
+            want(whole)
             continue
-        for part in scheme.parts:
-            if part.applies(tensor.name, quantization):
-                want(layout.part(tensor, part, group_size), part.dtypes)
+        for part in schemes[block.get("quant_algo")].parts:
+            if part.applies(tensor.name, block):
+                want(layout.part(tensor, part, block.get("group_size") or 1), part.dtypes)
     kv_parts = (KV_CACHE_SCALE,) if quantization.get("kv_cache_quant_algo") else ()
+    layer_parts = schemes.get(quantization.get("quant_algo"), SCHEMES[None]).layer_parts
     for layer in range(config.num_layers):
-        for layer_part in (*scheme.layer_parts, *kv_parts):
+        for layer_part in (*layer_parts, *kv_parts):
             if layer_part.applies(quantization):
                 want(layout.layer_part(layer, layer_part), layer_part.dtypes)
     return wanted

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trtkit.catalog.formats import KV_CACHE
-from trtkit.catalog.schemes import SCHEMES
+from trtkit.catalog.schemes import MIXED, SCHEMES
 from trtkit.errors import Problem, Severity
 
 _Check = Callable[[Any], bool]
@@ -42,7 +42,7 @@ def _one_of(*known: str | None) -> _Check:
 
 
 _QUANTIZATION: dict[str, _Check] = {
-    "quant_algo": _one_of(*SCHEMES),
+    "quant_algo": _one_of(*SCHEMES, MIXED),
     "kv_cache_quant_algo": _one_of(*KV_CACHE.values()),
     "group_size": _is_size,
     "smoothquant_val": _is_number,

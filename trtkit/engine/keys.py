@@ -56,6 +56,8 @@ ROWS: tuple[Row, ...] = (
         why_not="the calibration's, whose key conversion has",
     ),
     Row("quantization.kv_scale", "quantization.kv_scale", (CONVERT,)),
+    Row("quantization.exclude", "quantization.exclude", (CONVERT,)),
+    Row("quantization.overrides", "quantization.overrides", (CONVERT,)),
     Row("limits.max_batch_size", _SHAPES + "max_batch_size", (COMPILE, REPO)),
     Row("limits.max_input_len", _SHAPES + "max_input_len", _ENGINE),
     Row("limits.max_seq_len", _SHAPES + "max_seq_len", _ENGINE),

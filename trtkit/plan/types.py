@@ -25,6 +25,15 @@ class QuantPlan:
     group_size: int | None = None
     kv_scale: str | None = None
     """As the contract has them; None for what the format does by itself."""
+    exclude: tuple[str, ...] | None = None
+    """Patterns of layers that stay plain, instead of the loader's own list."""
+    overrides: tuple[tuple[str, str], ...] = ()
+    """Patterns of layers, and the format that these have instead of ``weights``."""
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """Every format that some layer may have."""
+        return tuple(dict.fromkeys((self.weights, *(name for _, name in self.overrides))))
 
 
 @dataclass(frozen=True)

@@ -88,6 +88,8 @@ class TensorRule:
     """Added to every element, in float32."""
     dtype: str | None = None
     """Data type that does not follow the checkpoint's."""
+    quantizable: bool | None = None
+    """Whether quantization replaces it, where that is not what its kind says: layers left plain, a quantized head."""
 
     @property
     def per_layer(self) -> bool:
@@ -107,6 +109,8 @@ class TensorRule:
     @property
     def is_linear(self) -> bool:
         """Whether the tensor is the weight of a linear layer that quantization replaces."""
+        if self.quantizable is not None:
+            return self.quantizable
         splits = (Split.ROWS, Split.COLUMNS, Split.QKV, Split.HALVES)
         return self.split in splits and self.target.endswith(".weight")
 
