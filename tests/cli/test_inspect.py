@@ -97,6 +97,36 @@ def test_every_damaged_file_is_named_and_the_rest_is_told(trtkit, llama_70b):
     assert "Traceback" not in err
 
 
+def test_tensors_that_contradict_config_json_are_damage(trtkit, llama_70b):
+    (llama_70b / "config.json").write_text(json.dumps(LLAMA_70B | {"hidden_size": 4096, "head_dim": 128}))
+    code, _, err = trtkit("inspect", llama_70b)
+    assert (code, "more, which `trtkit verify` lists" in err, err.count("fix:") <= 1) == (6, True, True)
+
+
+def test_files_that_are_not_the_model_s_are_told(trtkit, tiny_llama):  # noqa: F811
+    folder = tiny_llama()
+    before = json.loads(trtkit("inspect", folder, "--output", "json")[1])
+    (folder / "model-copy.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    code, out, _ = trtkit("inspect", folder, "--output", "json")
+    after = json.loads(out)
+    assert (code, after["tensors"]) == (0, before["tensors"])
+    assert after["notes"] == ["not read: model-copy.safetensors; the model is in model.safetensors"]
+    assert "not read: model-copy.safetensors" in trtkit("verify", folder)[2]
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    code, _, err = trtkit("inspect", folder)
+    assert (code, "tensors are in two files" in err) == (6, True)
+
+
+@pytest.mark.parametrize("name", ["", "pytorch_model.bin"])
+def test_a_folder_without_weights_says_so(trtkit, tiny_llama, name):  # noqa: F811
+    folder = tiny_llama()
+    (folder / "model.safetensors").unlink()
+    if name:
+        (folder / name).write_bytes(b"x")
+    code, out, _ = trtkit("inspect", folder)
+    assert (code, "there are no weights that trtkit reads" in out, name in out) == (0, True, True)
+
+
 @pytest.mark.parametrize("tp", [1, 2])
 def test_checkpoints_of_all_ranks_are_counted(trtkit, tiny_llama, tmp_path, tp):  # noqa: F811
     out = tmp_path / "out"

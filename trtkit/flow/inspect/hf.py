@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trtkit.checkpoint.hf import read_json
+from trtkit.checkpoint.hf import HfCheckpoint, read_json
+from trtkit.checkpoint.mapping import map_tensors
 from trtkit.checkpoint.storage import find_storage
 from trtkit.checkpoint.storage.quantized import Quantized
 from trtkit.conventions import CHECKPOINT_CONFIG
@@ -17,7 +19,8 @@ from trtkit.flow.inspect.headers import Headers, read_headers
 from trtkit.flow.inspect.model import geometry, kv_bytes_per_token, parameters_in, parameters_of
 from trtkit.plan.hf_config import parse_hf_config
 
-_INDEX = "model.safetensors.index.json"
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_PICKLES = ("*.bin", "*.pt", "*.pth")
 _QUANT_CONFIG = "hf_quant_config.json"
 _KV_ALGORITHMS = {"int8": "INT8", "fp8": "FP8"}
 
@@ -30,6 +33,8 @@ def inspect_hf(folder: Path) -> Finding:
     weights, kv_cache, notes = _storage(config, folder)
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.") or None
     parameters, sizes, more = _model(config, path) if config else (None, None, [])
+    strange, doubled = _strange_files(folder, headers)
+    found = (*problems, *missing, *headers.problems, *doubled)
     kv_bytes = kv_bytes_per_token(*sizes, dtype=dtype or "float32", kv_cache=kv_cache) if sizes else None
     return Finding(
         Kind.HUGGING_FACE,
@@ -44,33 +49,72 @@ def inspect_hf(folder: Path) -> Finding:
         kv_bytes_per_token=kv_bytes,
         dtypes=headers.dtypes,
         files=headers.files,
-        notes=(*notes, *more),
-        problems=(*problems, *missing, *headers.problems),
+        notes=(*notes, *more, *strange),
+        problems=found or tuple(_contradictions(folder)),
     )
 
 
 def _headers(folder: Path) -> tuple[Headers, list[Problem]]:
+    """Read the files that a conversion would, and find what is missing; a single file goes before an index."""
     paths = sorted(folder.glob("*.safetensors"))
     index = folder / _INDEX
-    if not index.is_file():
-        return read_headers(paths), []
-    content, problems = read_description(index)
-    weight_map = content.get("weight_map")
-    if not isinstance(weight_map, Mapping):
+    if (folder / _SINGLE).exists():
+        return read_headers([folder / _SINGLE]), []
+    if index.is_file():
+        content, problems = read_description(index)
+        weight_map = content.get("weight_map")
+        if isinstance(weight_map, Mapping):
+            return _sharded(folder, weight_map)
         return read_headers(paths), problems or [Problem("weight_map is missing", file=str(index))]
+    return read_headers(paths), []
+
+
+def _sharded(folder: Path, weight_map: Mapping[str, object]) -> tuple[Headers, list[Problem]]:
     named = {str(name) for name in weight_map.values()}
-    headers = read_headers(path for path in paths if path.name in named)
+    headers = read_headers(path for path in sorted(folder.glob("*.safetensors")) if path.name in named)
     hint = "download the missing files"
-    absent = sorted(named - {path.name for path in paths})
-    problems += [Problem("the file is missing", file=str(folder / name), hint=hint) for name in absent]
+    absent = sorted(named - headers.files.keys() - {Path(each.file).name for each in headers.problems})
+    problems = [Problem("the file is missing", file=str(folder / name), hint=hint) for name in absent]
     # Without the files that hold them nothing can be said about tensors.
     lacking = [
         name for name, file in weight_map.items() if name not in headers.shapes and str(file) not in absent
     ]
     if lacking and not headers.problems:
         message = f"{len(lacking)} tensors are in no file, {lacking[0]} first"
-        problems.append(Problem(message, file=str(index), hint="fetch index and files again"))
+        problems.append(Problem(message, file=str(folder / _INDEX), hint="fetch index and files again"))
     return headers, problems
+
+
+def _strange_files(folder: Path, headers: Headers) -> tuple[list[str], list[Problem]]:
+    """Return notes on files that are not read, and tensors that are in two files."""
+    notes, problems = [], []
+    others = sorted({path.name for path in folder.glob("*.safetensors")} - headers.files.keys())
+    if others and headers.files:
+        notes.append(f"not read: {', '.join(others)}; the model is in {', '.join(headers.files)}")
+    pickles = sorted(path.name for pattern in _PICKLES for path in folder.glob(pattern))
+    if not headers.files and not headers.problems:
+        lies = f": {', '.join(pickles)} would run code when loaded" if pickles else ""
+        notes.append(f"there are no weights that trtkit reads{lies}")
+    counted = sum(amount.tensors for amount in headers.dtypes.values())
+    if doubled := counted - len(headers.shapes):
+        message = f"{doubled} tensors are in two files, of which nothing says which one counts"
+        problems.append(Problem(message, file=str(folder), hint="remove what is not the model's"))
+    return notes, problems
+
+
+def _contradictions(folder: Path) -> list[Problem]:
+    """Return where tensors are not those that ``config.json`` describes; what cannot be converted is told elsewhere."""
+    try:
+        source = HfCheckpoint.open(folder)
+    except InputError:
+        return []
+    try:
+        map_tensors(source.config, source.tensors, file=str(folder), storage=source.storage)
+    except ContractError as error:
+        first, *rest = error.problems
+        more = f" (and {len(rest)} more, which `trtkit verify` lists)" if rest else ""
+        return [replace(first, message=f"{first.message}{more}")]
+    return []
 
 
 def _model(
