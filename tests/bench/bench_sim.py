@@ -40,7 +40,7 @@ ABLATIONS = (
     FULL.with_rules("hold-back 1 / .9 / .3", holdback=(1.0, 0.9, 0.3)),
     Policy("batch may be stopped", classes=SHEDDABLE),
 )
-SPLIT = replace(FULL.with_rules("3 + 1 for > 8 k", long_prompt_tokens=8192), long_engines=1)
+SPLIT = replace(FULL, name="3 + 1 for > 8 k", long_engines=1)
 DECODE_BOUND = EngineModel(sequence_s=1.5e-3)
 
 

@@ -17,6 +17,7 @@ from trtkit.proxy.admission import (
     Constraint,
     Dispatch,
     EngineReport,
+    PoolSpec,
     Reason,
     Refuse,
     Request,
@@ -35,9 +36,13 @@ RATE = 10_000.0
 TOP, LOW = Terms(1.0), Terms(0.5)
 
 
-def admission(*, slots=64, prefill=1000, kv=1_000_000, backends=1, long_backends=0, **rules) -> Admission:
+def admission(
+    *, slots=64, prefill=1000, kv=1_000_000, backends=1, long_backends=0, **rules
+) -> Admission:
+    """Engines of one pool, and some more for prompts above 5000 tokens."""
     zones = Zones(prefill, kv, slots)
-    return Admission(AdmissionRules(**rules), zones, 32, backends=backends, long_backends=long_backends)
+    longer = [PoolSpec(zones, 32, long_backends, 5001)] if long_backends else []
+    return Admission(AdmissionRules(**rules), zones, 32, backends=backends, longer=longer)
 
 
 def request(name, priority=1, *, prompt=100, output=28, at=0.0, terms=TOP, **more) -> Request:
@@ -456,7 +461,7 @@ def test_requests_go_to_the_least_loaded_engine():
 
 
 def test_long_prompts_have_engines_of_their_own_which_serve_others_while_idle():
-    gate = admission(backends=3, long_backends=1, long_prompt_tokens=5000, slots=1)
+    gate = admission(backends=2, long_backends=1, slots=1)
     short = [gate.offer(request(f"s{n}"), 0)[0].backend for n in range(3)]
     assert sorted(short) == [0, 1, 2]
     assert gate.offer(request("s3"), 0) == []
@@ -467,7 +472,7 @@ def test_long_prompts_have_engines_of_their_own_which_serve_others_while_idle():
 
 
 def test_a_long_prompt_never_goes_to_the_engines_of_the_others():
-    gate = admission(backends=2, long_backends=1, long_prompt_tokens=5000, slots=1)
+    gate = admission(backends=1, long_backends=1, slots=1)
     assert gate.offer(request("l0", prompt=6000), 0)[0].backend == 1
     assert gate.offer(request("l1", prompt=6000), 0) == []
     assert gate.offer(request("s"), 0)[0].backend == 0

@@ -11,7 +11,17 @@ from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.models import ServiceClass
 from trtkit.contract.scheduling import OnInfeasible
 from trtkit.plan.types import Zones
-from trtkit.proxy.admission import Abort, Admission, Dispatch, Refuse, Request, State, TimeLimits, terms_of
+from trtkit.proxy.admission import (
+    Abort,
+    Admission,
+    Dispatch,
+    PoolSpec,
+    Refuse,
+    Request,
+    State,
+    TimeLimits,
+    terms_of,
+)
 from trtkit.proxy.admission.queue import RELEGATED
 
 STARVATION_S = 20.0
@@ -44,9 +54,9 @@ class Host:
             max_queue=8,
             starvation_ms=STARVATION_S * 1000,
             minimum_share=MINIMUM_SHARE,
-            long_prompt_tokens=LONG_TOKENS if long_backends else None,
         )
-        self.gate = Admission(rules, ZONES, 32, backends=backends, long_backends=long_backends)
+        longer = [PoolSpec(ZONES, 32, long_backends, LONG_TOKENS + 1)] if long_backends else []
+        self.gate = Admission(rules, ZONES, 32, backends=backends - long_backends, longer=longer)
         self.terms = terms_of(CLASSES, rules.holdback)
         self.long_backends = long_backends
         self.now_s = 0.0

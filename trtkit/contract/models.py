@@ -11,6 +11,7 @@ from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
 from trtkit.contract.formats import BackendName, DType, KvCacheFormat, WeightFormat
 from trtkit.contract.lora import Lora
+from trtkit.contract.pools import DEFAULT_POOL, EnginePool
 from trtkit.contract.scheduling import OnInfeasible, Order
 from trtkit.contract.section import Section as _Section
 from trtkit.contract.speculation import Speculation
@@ -323,8 +324,6 @@ class Admission(_Section):
     waits above."""
     length_buckets: Annotated[tuple[Tokens, ...], Field(max_length=8, strict=False)] = (2048, 8192, 32768)
     """Upper ends of the prompt lengths that are told apart in metrics and decisions."""
-    long_prompt_tokens: Tokens | None = None
-    """Longer prompts go to a pool of their own, where there are engines for one."""
 
 
 class Contract(_Section):
@@ -350,6 +349,15 @@ class Contract(_Section):
     """Class of a request that names none; left out, the first one listed."""
     objective: Objective = Objective()
     admission: Admission = Admission()
+    pools: Annotated[
+        dict[Annotated[str, Field(pattern=NAME)], EnginePool],
+        Field(
+            max_length=8,
+            examples=[{"standard": {}, "long": {"min_prompt_tokens": 8192}}],
+            json_schema_extra={"additionalProperties": False},
+        ),
+    ] = {}  # noqa: RUF012 - pydantic copies it
+    """Engines by the length of the prompts that they take; left out, all engines take all prompts."""
 
     @model_validator(mode="after")
     def _default_class_exists(self) -> Contract:
@@ -358,6 +366,34 @@ class Contract(_Section):
                 f"default_class is {self.default_class!r}, the classes are {', '.join(self.classes)}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _pools_share_prompts(self) -> Contract:
+        starts = sorted(pool.min_prompt_tokens for pool in self.pools.values())
+        if starts and starts[0]:
+            raise ValueError(f"no pool takes prompts below {starts[0]} tokens: leave min_prompt_tokens out in one")
+        if len(set(starts)) < len(starts):
+            raise ValueError("two pools begin at the same min_prompt_tokens: each takes prompts of its own")
+        places = [each.grpc for pool in self.pools.values() for each in pool.upstreams]
+        if twice := {place for place in places if places.count(place) > 1}:
+            raise ValueError(f"pools name the upstream {min(twice)} twice")
+        return self
+
+    @property
+    def pools_by_length(self) -> dict[str, EnginePool]:
+        """The pools, that of the shortest prompts first; a contract that names none has one."""
+        named = self.pools or {DEFAULT_POOL: EnginePool()}
+        return dict(sorted(named.items(), key=lambda item: item[1].min_prompt_tokens))
+
+    def for_pool(self, name: str) -> Contract:
+        """Return the contract of one pool's engines, which has that pool only.
+
+        Raises:
+            KeyError: There is no such pool.
+        """
+        limits = self.pools_by_length[name].limits.over(self.engine.limits)
+        engine = self.engine.model_copy(update={"limits": limits})
+        return self.model_copy(update={"engine": engine, "pools": {}})
 
     @property
     def dtype(self) -> DType:

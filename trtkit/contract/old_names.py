@@ -26,6 +26,7 @@ OLD_KEYS: Mapping[str, str] = {
     "max_attention_window": "nothing: the plan tells the runtime the model's own windows",
     "max_attention_window_size": "nothing: the plan tells the runtime the model's own windows",
     "kv_cache_dtype": "quantization.kv_cache",
+    "long_prompt_tokens": "pools.NAME.min_prompt_tokens of the pool for long prompts",
     "quant_algo": "quantization.weights",
     "qformat": "quantization.weights",
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,6 +14,7 @@ from trtkit.bench.sim.score import account_of, sample_of
 from trtkit.bench.sim.trace import TraceRow
 from trtkit.bench.sim.workload import Source, draw_jobs, gamma_arrivals
 from trtkit.contract.models import Contract
+from trtkit.errors import InputError
 from trtkit.plan.resolve import zones_of
 from trtkit.plan.types import EngineLimits
 from trtkit.proxy.admission import Admission, terms_of
@@ -70,10 +70,22 @@ def engine_of(contract: Contract, model: EngineModel) -> EngineModel:
     )
 
 
+def check_pools(contract: Contract) -> None:
+    """Make sure that one queue for all engines is what the contract has.
+
+    Raises:
+        InputError: It has pools for prompts of different lengths.
+    """
+    if len(contract.pools) > 1:
+        hint = "simulate it without: --set pools={}, and mind that short prompts then wait behind long ones"
+        raise InputError("one pool of engines is modelled, not a contract's several `pools`", hint=hint)
+
+
 class Site:
     """A contract's service on modelled engines."""
 
     def __init__(self, contract: Contract, model: EngineModel, traffic: Traffic) -> None:
+        check_pools(contract)
         self.contract = contract
         self.model = engine_of(contract, model)
         self.traffic = traffic
@@ -150,5 +162,4 @@ class Site:
             model.tokens_per_block,
         )
         zones = zones_of(limits, model.kv_tokens, rules.kv_fraction)
-        long_engines = min(engines - 1, math.ceil(engines / 4)) if rules.long_prompt_tokens else 0
-        return Admission(rules, zones, model.tokens_per_block, backends=engines, long_backends=long_engines)
+        return Admission(rules, zones, model.tokens_per_block, backends=engines)

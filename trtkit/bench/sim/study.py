@@ -16,7 +16,7 @@ from trtkit.bench.sim.workload import Source, draw_jobs, gamma_arrivals
 from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.models import ServiceClass
 from trtkit.plan.types import Zones
-from trtkit.proxy.admission import Admission, terms_of
+from trtkit.proxy.admission import Admission, PoolSpec, terms_of
 
 MIX = (
     Source("code", 0.35, "azure2023_code", max_tokens=512),
@@ -61,7 +61,8 @@ class Policy:
     classes: Mapping[str, ServiceClass] = field(default_factory=lambda: CLASSES)
     proxied: bool = True
     long_engines: int = 0
-    """Engines of the pool for prompts above the rules' ``long_prompt_tokens``."""
+    """Engines of a pool of their own, for prompts of ``long_from_tokens`` and more."""
+    long_from_tokens: int = 8193
 
     def with_rules(self, name: str, **rules: Any) -> Policy:
         """Return the policy with some rules changed."""
@@ -80,11 +81,17 @@ class Policy:
             return score(jobs, judged)
         admission = Admission(
             *(self.rules, self._zones(cell.engine), cell.engine.tokens_per_block),
-            backends=cell.engines,
-            long_backends=self.long_engines,
+            backends=cell.engines - self.long_engines,
+            longer=self._longer(cell.engine),
         )
         Simulation(admission, self._told(), cell.engine).run(jobs)
         return score(jobs, judged)
+
+    def _longer(self, engine: EngineModel) -> list[PoolSpec]:
+        spec = PoolSpec(
+            self._zones(engine), engine.tokens_per_block, self.long_engines, self.long_from_tokens
+        )
+        return [spec] if self.long_engines else []
 
     def _told(self) -> list[SimClass]:
         return sim_classes(self.classes, terms_of(self.classes, self.rules.holdback))

@@ -8,6 +8,7 @@ from trtkit.proxy.admission.decision import Abort, Decision, Dispatch, Refuse
 from trtkit.proxy.admission.ledger import Ledger
 from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Outcome, Reason, Retry
 from trtkit.proxy.admission.policy import Admission
+from trtkit.proxy.admission.pool import PoolSpec
 from trtkit.proxy.admission.queue import BandQueue
 from trtkit.proxy.admission.record import SENTENCES, UNSIZED, Bound, Constraint, Record
 from trtkit.proxy.admission.request import NO_TERMS, Request, State, Terms, Ticket, TimeLimits, terms_of
@@ -28,6 +29,7 @@ __all__ = [
     "EngineReport",
     "Ledger",
     "Outcome",
+    "PoolSpec",
     "Reason",
     "Record",
     "Refuse",

@@ -52,6 +52,8 @@ class Backend:
     def __init__(self, index: int, rules: AdmissionRules, zones: Zones, tokens_per_block: int) -> None:
         self.index = index
         self.pool: Pool | None = None
+        self.up = True
+        """Whether requests may be sent to it; its pool changes that."""
         self.ledger = Ledger(zones, tokens_per_block)
         self.feedback = Feedback(zones.prefill_tokens, zones.prefill_tokens * 2 // 3, active=rules.feedback)
         assumed_rate = zones.prefill_tokens / ASSUMED_S

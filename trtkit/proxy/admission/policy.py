@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Sequence
 
 from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.scheduling import OnInfeasible
@@ -13,7 +15,7 @@ from trtkit.proxy.admission.backend import Backend, backend_of
 from trtkit.proxy.admission.decision import Abort, Decision, Dispatch, Refuse, record_of
 from trtkit.proxy.admission.drain import DrainMeter
 from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Reason, Retry
-from trtkit.proxy.admission.pool import Pool
+from trtkit.proxy.admission.pool import Pool, PoolSpec, pool_of
 from trtkit.proxy.admission.record import Constraint
 from trtkit.proxy.admission.request import Request, State, Ticket
 from trtkit.proxy.admission.signal import EngineReport
@@ -34,14 +36,22 @@ class Admission:
         tokens_per_block: int,
         *,
         backends: int = 1,
-        long_backends: int = 0,
+        longer: Sequence[PoolSpec] = (),
     ) -> None:
-        """Take ``backends`` engines, the last ``long_backends`` of them for long prompts only."""
-        shared = backends - long_backends
+        """Take ``backends`` engines for all prompts, or for those that no pool for ``longer`` ones takes.
+
+        Engines are numbered from 0 in this order; pools come by the length of their prompts.
+        """
         self.rules = rules
-        self.pools = [Pool(rules, zones, tokens_per_block, range(shared))]
-        if long_backends:
-            self.pools.append(Pool(rules, zones, tokens_per_block, range(shared, backends)))
+        self.pools: list[Pool] = []
+        self._starts: list[int] = []
+        """From how many prompt tokens on each pool is the one."""
+        first = 0
+        for spec in (PoolSpec(zones, tokens_per_block, backends), *longer):
+            indices = range(first, first + spec.backends)
+            self.pools.append(Pool(rules, spec.zones, spec.tokens_per_block, indices))
+            self._starts.append(spec.min_prompt_tokens)
+            first += spec.backends
         self.draining = False
         self._drain_meter = DrainMeter(zones)
         self._tickets: dict[str, Ticket] = {}
@@ -92,6 +102,9 @@ class Admission:
         if self.draining:
             ticket.bind(Constraint.SERVER)
             return [self._refusal(ticket, Reason.DRAINING, now_s)]
+        if not pool.alive:
+            ticket.bind(Constraint.SERVER)
+            return [self._refusal(ticket, Reason.NO_BACKEND, now_s)]
         if not ledger.could_fit(request):
             ticket.bind(Constraint.KV, ticket.kv_need, ledger.kv_limit)
             return [self._refusal(ticket, Reason.TOO_LONG, now_s)]
@@ -160,6 +173,26 @@ class Admission:
         self.backends[backend].observe(report, now_s)
         return self._settle(now_s)
 
+    def eject(self, backend: int, now_s: float) -> list[Decision]:
+        """Send an engine nothing more until it is readmitted; what it was sent already is left to its own ends.
+
+        Who waits for a pool that has no engine left goes to one for longer prompts, or is refused.
+        """
+        ejected = self.backends[backend]
+        pool = pool_of(ejected)
+        pool.eject(ejected)
+        decisions: list[Decision] = []
+        if not pool.alive:
+            for ticket in pool.queue.tickets():
+                decisions += self._rehome(ticket, now_s)
+        return decisions + self._settle(now_s)
+
+    def readmit(self, backend: int, now_s: float) -> list[Decision]:
+        """Send an engine requests again."""
+        readmitted = self.backends[backend]
+        pool_of(readmitted).readmit(readmitted)
+        return self._settle(now_s)
+
     def drain(self, now_s: float) -> list[Decision]:
         """Refuse all that wait and all that will come; what runs goes on."""
         self.draining = True
@@ -205,10 +238,11 @@ class Admission:
         return decisions
 
     def _next(self, pool: Pool, now_s: float) -> tuple[Ticket, Backend] | None:
-        """Return a pool's next; the one for long prompts takes what waits for the other while it idles."""
-        if pool is not self.pools[0] and pool.idle:
-            return pool.next(now_s, self.pools[0].queue)
-        return pool.next(now_s, pool.queue)
+        """Return a pool's next; one that idles takes what waits for those of shorter prompts."""
+        if not pool.idle:
+            return pool.next(now_s, pool.queue)
+        shorter = self.pools[: self.pools.index(pool)]
+        return next((found for each in shorter if (found := pool.next(now_s, each.queue))), None)
 
     def _fire(self, ticket: Ticket, reason: Reason | None, now_s: float) -> list[Decision]:
         if reason is not None:
@@ -337,9 +371,22 @@ class Admission:
             ticket.pool.queue.charge(ticket, _OUTPUT_WEIGHT * ticket.tokens - ticket.work_tokens)
 
     def _pool_for(self, request: Request) -> Pool:
-        limit_tokens = self.rules.long_prompt_tokens
-        is_long = limit_tokens is not None and request.prompt_tokens > limit_tokens
-        return self.pools[-1] if is_long else self.pools[0]
+        """Return the pool of a prompt's length, or the next one that has an engine, for longer ones."""
+        if len(self.pools) == 1:
+            return self.pools[0]
+        own = bisect_right(self._starts, request.prompt_tokens) - 1
+        return next((pool for pool in self.pools[own:] if pool.alive), self.pools[own])
+
+    def _rehome(self, ticket: Ticket, now_s: float) -> list[Decision]:
+        pool = self._pool_for(ticket.request)
+        if not pool.alive:
+            ticket.bind(Constraint.SERVER)
+            return [self._end(ticket, Reason.NO_BACKEND, now_s)]
+        self._dequeue(ticket)
+        ticket.pool, ticket.kv_need = pool, pool.backends[0].ledger.kv_need(ticket.request)
+        self._enqueue(ticket, now_s)
+        self._arm(ticket)
+        return []
 
     def _move(self, ticket: Ticket, state: State) -> None:
         counts = self._states[ticket.request.class_name]

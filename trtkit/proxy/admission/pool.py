@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.scheduling import Order
@@ -16,6 +17,15 @@ from trtkit.proxy.admission.request import INFINITE, Ticket
 
 _CANDIDATES = 8
 """Engines that are asked for a place, least loaded first."""
+
+
+class PoolSpec(NamedTuple):
+    """Engines that are alike, for prompts from some length on."""
+
+    zones: Zones
+    tokens_per_block: int
+    backends: int = 1
+    min_prompt_tokens: int = 0
 
 
 class Pool:
@@ -36,10 +46,11 @@ class Pool:
         """Version of engines and queue at which nobody could go: nobody can until one of them changes."""
         self._skip_ahead = rules.skip_ahead
         self._order = rules.order
-        self._count = len(self.backends)
+        self._count = max(1, len(self.backends))
         self._only = self.backends[0] if len(self.backends) == 1 else None
         self._least_loaded: list[Backend] = []
         """The engines that are asked, until the order changes."""
+        # Only those that requests may be sent to.
         self._by_load = [(0.0, backend.index, backend) for backend in self.backends]
 
     @property
@@ -48,20 +59,44 @@ class Pool:
         return not self.queue.length and not self._running
 
     @property
+    def alive(self) -> bool:
+        """Whether there is an engine that requests may be sent to."""
+        return bool(self._by_load)
+
+    @property
     def nearest(self) -> Backend:
         """The engine that a request would go to if it could."""
-        return self._only or self._by_load[0][2]
+        return self._only or (self._by_load[0][2] if self._by_load else self.backends[0])
+
+    def eject(self, backend: Backend) -> None:
+        """Take an engine out of those that requests are sent to."""
+        if backend.up:
+            take_out(self._by_load, (backend.placed_load, backend.index, backend))
+            backend.up = False
+            self._recount(backend)
+
+    def readmit(self, backend: Backend) -> None:
+        """Put an engine back."""
+        if not backend.up:
+            backend.up, backend.placed_load = True, backend.load
+            insort(self._by_load, (backend.placed_load, backend.index, backend))
+            self._recount(backend)
+
+    def _recount(self, backend: Backend) -> None:
+        self._count = max(1, len(self._by_load))
+        self._least_loaded = []
+        self.note(backend, 0, 0)
 
     def note(self, backend: Backend, prefill_tokens: int, requests: int) -> None:
         """Put an engine in its place after its load has changed by so many prompt tokens and requests."""
         self.prefill_tokens += prefill_tokens
         self._running += requests
-        if backend.sheddable:
+        if backend.sheddable and backend.up:
             self.stoppable[backend.index] = backend
         else:
             self.stoppable.pop(backend.index, None)
         self._version += 1
-        if self._only is None:
+        if self._only is None and backend.up:
             take_out(self._by_load, (backend.placed_load, backend.index, backend))
             backend.placed_load = backend.load
             self._least_loaded = []
@@ -178,3 +213,9 @@ class Pool:
     def _candidates(self) -> Sequence[Backend]:
         self._least_loaded = [entry[2] for entry in self._by_load[:_CANDIDATES]]
         return self._least_loaded
+
+
+def pool_of(backend: Backend) -> Pool:
+    """Return the pool of an engine."""
+    assert backend.pool is not None  # noqa: S101 - for the type checker
+    return backend.pool
