@@ -1,6 +1,7 @@
 """``trtkit simulate`` from the command line."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -25,22 +26,59 @@ def contract(tmp_path):
 
 
 def run(trtkit, contract, *arguments):
-    return trtkit("simulate", contract, "--duration", 20, "--seeds", 1, *arguments)
+    engine = () if "--engine" in arguments else ("--engine", "reference")
+    return trtkit("simulate", contract, "--duration", 20, "--seeds", 1, *engine, *arguments)
 
 
 def test_it_finds_the_fewest_engines_without_a_model(trtkit, contract):
-    code, out, err = run(trtkit, contract, "--rate", 40, "--output", "json")
+    code, out, err = run(trtkit, contract, "--rate", 80, "--output", "json")
     document = json.loads(out)
     assert code == 0
     assert document["engines"] >= 2
     assert document["classes"][0]["attainment"] >= 0.9
+    assert (document["objective_kept"], document["engine_known"], document["gpus"]) == (
+        True,
+        "declared",
+        None,
+    )
     assert f"{document['engines']} engines: chat" in err
 
 
 def test_a_given_number_is_tried_as_it_is(trtkit, contract):
-    code, out, err = run(trtkit, contract, "--engines", 1, "--rate", 40)
-    assert (code, out.splitlines()[0]) == (0, "engines: 1, GPUs: 1")
-    assert "declared constants, not measured ones" in err
+    code, out, err = run(trtkit, contract, "--engines", 1, "--rate", 80)
+    assert (code, out.splitlines()[0], out.splitlines()[-1]) == (
+        0,
+        "engines: 1 (simulated)",
+        "objective 90.0% of chat: missed",
+    )
+    assert "declared constants of an 8B model on one large GPU, not measured" in err
+
+
+def test_a_gpus_engine_is_the_one_that_the_plan_foresees(trtkit):
+    folder = Path(__file__).parents[2]
+    contract = folder / "build_configs" / "llama-3.1-8b__fp8-kv_fp8__h100-sxm-tp1.yaml"
+    config = folder / "tests" / "plan" / "models" / "llama-3.1-8b.json"
+    command = ("simulate", contract, "--config", config, "--duration", 5, "--seeds", 1, "--output", "json")
+    code, out, _ = trtkit(*command)
+    document = json.loads(out)
+    assert (code, document["engine_known"], document["gpus"]) == (0, "foreseen", document["engines"])
+    assert document["engine_source"].startswith("silicon, not measured: silicon table")
+    assert document["engine"]["max_num_tokens"] == 8192
+    code, _, err = trtkit("simulate", contract, "--duration", 5)
+    assert (code, "nothing is known of this engine's speed" in err, "--engine reference" in err) == (
+        2,
+        True,
+        True,
+    )
+
+
+def test_a_slow_engine_is_not_served_prompts_that_it_does_not_take(trtkit, contract):
+    limits = ("--set", "engine.limits.max_input_len=64", "--set", "engine.limits.max_seq_len=96")
+    _, out, _ = run(trtkit, contract, *limits, "--engines", 1, "--output", "json")
+    document = json.loads(out)
+    assert "of prompts cut" in document["traffic"]["chat"]
+    # 64 tokens at 28000/s after a step that had begun.
+    assert document["classes"][0]["ttft_p99_ms"] < 30
 
 
 def test_a_trace_sets_times_and_lengths(trtkit, contract, tmp_path):
@@ -58,7 +96,7 @@ def test_a_trace_sets_times_and_lengths(trtkit, contract, tmp_path):
 def test_an_engines_own_constants_are_used(trtkit, contract, tmp_path):
     engine = tmp_path / "engine.json"
     engine.write_text('{"prefill_tokens_per_s": 1e9, "step_s": 1e-4}')
-    _, out, _ = run(trtkit, contract, "--engine", engine, "--rate", 40, "--output", "json")
+    _, out, _ = run(trtkit, contract, "--engine", engine, "--rate", 80, "--output", "json")
     assert json.loads(out)["engines"] == 1
 
 
@@ -71,6 +109,11 @@ def test_an_engines_own_constants_are_used(trtkit, contract, tmp_path):
         (["--traffic", "chat=azure2023_code:-1"], 2, "not CLASS=TABLE"),
         (["--engine", "absent.json"], 2, "no engine model"),
         (["--trace", "absent.csv"], 2, "cannot be read"),
+        (["--trace", "absent.csv", "--cv", "2"], 2, "--cv says nothing about --trace"),
+        (["--engines", "2", "--most", "3"], 2, "--most bounds a search"),
+        (["--traffic", "chat=azure2023_code", "--traffic", "chat=azure2023_code"], 2, "names a class twice"),
+        (["--rate", "1e6", "--duration", "1e4"], 2, "are 1e+10 requests"),
+        (["--set", "classes.chat.ttft_ms=", "--set", "classes.chat.tpot_ms="], 2, "was promised anything"),
     ],
 )
 def test_what_cannot_be_answered_is_said(trtkit, contract, arguments, code, message):
@@ -92,7 +135,7 @@ def test_measured_requests_give_an_engine(tmp_path):
     ]
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
-    model = read_engine(path)
+    model = read_engine(path).model
     assert model.prefill_tokens_per_s == pytest.approx(5000)
     assert (model.step_s, model.sequence_s) == (pytest.approx(0.01), pytest.approx(0.001))
     for wrong in (rows[:5], [{**row, "ttft_s": 1.0 / row["prompt_tokens"]} for row in rows], [rows[0]] * 30):
@@ -102,7 +145,24 @@ def test_measured_requests_give_an_engine(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", '{"step_s": 0}', '{"step_s": "x"}', '{"steps": 1}', '{"step_s": NaN}', "{"]
+    "text",
+    [
+        *(
+            "[]",
+            '{"step_s": 0}',
+            '{"step_s": "x"}',
+            '{"steps": 1}',
+            '{"step_s": NaN}',
+            "{",
+            '{"step_s": true}',
+        ),
+        *(
+            '{"kv_tokens": 0}',
+            '{"max_batch_size": 0.5}',
+            '{"max_num_tokens": 2.5}',
+            '{"tokens_per_block": 0}',
+        ),
+    ],
 )
 def test_an_engine_that_cannot_be_is_refused(trtkit, contract, tmp_path, text):
     engine = tmp_path / "engine.json"

@@ -6,10 +6,11 @@ import string
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from tests.cli.conftest import trtkit
 from tests.proxy.conftest import fake, serve, tokenizer_file
 from trtkit.bench.filler import Filler
 
-__all__ = ["fake", "serve", "tokenizer_file"]
+__all__ = ["fake", "serve", "tokenizer_file", "trtkit"]
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import pytest
 from trtkit.bench.arrivals import Arrivals
 from trtkit.bench.schedule import Shape
 from trtkit.bench.sim.trace import TraceRow
+from trtkit.errors import InputError
 
 
 def times(arrivals, rate=20.0, duration=600.0, seed=1):
@@ -25,14 +26,30 @@ def test_mmpp_comes_in_two_moods():
     assert counts.var() / counts.mean() > 5 * poisson.var() / poisson.mean()
 
 
-def test_a_step_is_as_high_and_as_long_as_said():
+def test_a_step_is_as_high_and_as_long_as_said_and_its_mean_what_was_asked():
     arrivals = Arrivals(Shape.STEP)
     found = times(arrivals, duration=300.0)
     high = ((found >= 100) & (found < 105)).sum()
-    assert high == pytest.approx(20 * 10 * 5, rel=0.15)
-    assert len(found) - high == pytest.approx(20 * 295, rel=0.1)
+    calm = 20 * 300 / (300 + 9 * 5)
+    assert high == pytest.approx(calm * 10 * 5, rel=0.15)
+    assert len(found) == pytest.approx(20 * 300, rel=0.1)
+    assert found[-1] < 300
     assert arrivals.step_end_s(300.0) == 105
     assert Arrivals().step_end_s(300.0) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "rate", "duration"),
+    [(Shape.STEP, 20, 29), (Shape.POISSON, 1e12, 60), (Shape.POISSON, 0.001, 60)],
+)
+def test_arrivals_that_cannot_be_are_refused(shape, rate, duration):
+    with pytest.raises(InputError):
+        times(Arrivals(shape), rate, duration)
+
+
+def test_a_replay_without_a_rate_has_its_own_times():
+    trace = [TraceRow(at_s, 10, 5) for at_s in (0.0, 0.5, 8.0)]
+    assert times(Arrivals(Shape.REPLAY, trace=trace), None, 5.0).tolist() == [0.0, 0.5]
 
 
 def test_a_replay_keeps_the_bursts_of_the_trace():

@@ -1,6 +1,8 @@
 import random
+import re
 from dataclasses import astuple, replace
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
@@ -9,6 +11,7 @@ from trtkit.bench.filler import Filler
 from trtkit.bench.mix import Manners, mix_of
 from trtkit.bench.schedule import Shape
 from trtkit.bench.sim.trace import TraceRow
+from trtkit.bench.sim.workload import length_tables
 from trtkit.contract import Contract
 from trtkit.errors import InputError
 
@@ -70,7 +73,31 @@ def test_shares_tenants_and_deadlines_are_as_asked(filler):
     assert len({each.tenant for each in found}) == 5
     assert {each.deadline_s for each in of_a} == {None}
     assert {each.deadline_s for each in found if each.class_name == "b"} == {9.0}
-    assert mix.described() == {"a": "azure2023_code 75%", "b": "mooncake_conversation 25%"}
+
+
+def test_how_many_lengths_are_cut_is_said():
+    table = length_tables()["azure2023_code"]
+    told = mix_of(CONTRACT, ["a=azure2023_code"]).described()["a"]
+    share = int(re.search(r"100% \((\d+)% of prompts", told).group(1)) / 100
+    # Percentiles are the table's own: the share above 256 tokens is read off where they cross it.
+    assert share == pytest.approx(1 - np.interp(256, table.prompt_tokens, table.percentiles) / 100, abs=0.05)
+    assert mix_of(
+        CONTRACT.model_copy(update={"engine": Contract.model_fields["engine"].default}), ["b=azure2023_code"]
+    ).described() == {"b": "azure2023_code 100%"}
+    trace = Arrivals(Shape.REPLAY, trace=[TraceRow(0.0, 100, 5), TraceRow(1.0, 999, 5)])
+    assert replace(mix_of(CONTRACT, ["a=azure2023_code"]), arrivals=trace).described() == {
+        "a": "trace 100% (50% of prompts cut)"
+    }
+
+
+def test_the_simulator_plays_the_requests_that_are_sent(filler):
+    mix = replace(mix_of(CONTRACT, TRAFFIC, 5), scale=0.3)
+    sent = shots(mix, filler)
+    played = mix.jobs(rate_per_s=20.0, duration_s=30.0, seed=1)
+    assert [(job.arrival_s, job.prompt_tokens, job.max_tokens) for job in played] == [
+        (shot.at_s, shot.prompt_tokens, shot.max_tokens) for shot in sent
+    ]
+    assert all(job.output_tokens == job.max_tokens and job.left_tokens == job.prompt_tokens for job in played)
 
 
 def test_manners_are_as_frequent_as_asked_and_independent(filler):

@@ -111,6 +111,27 @@ def test_recovery_ends_where_the_objective_is_kept_again():
     assert recovery_s(judged[:36], 12.0, 0.9) is None
 
 
+def test_a_step_is_recovered_from_not_recovered_from_or_was_none():
+    samples = [measured(at_s=float(t), ttft_s=0.05 if t < 10 else 0.5) for t in range(40)]
+    assert (tally(samples, 40.0).recovered, tally(samples, 40.0, step_end_s=2.0).recovered) == (None, True)
+    found = tally(samples, 40.0, step_end_s=20.0)
+    assert (found.recovered, found.recovery_s) == (False, None)
+
+
+def test_a_refusal_after_its_time_in_the_queue_is_one_too():
+    queued = measured(kind=Outcome.TIMED_OUT, proxied=True, ended_s=1.0)
+    at_engine = measured(kind=Outcome.TIMED_OUT, proxied=True, queue_s=0.1, ended_s=9.0)
+    assert tally([queued, at_engine]).refusal_p99_ms == pytest.approx(1000)
+
+
+def test_tokens_of_the_first_message_took_no_time_after_it():
+    assert measured(ttft_s=0.05, tokens=3, first_tokens=1).tpot_s == pytest.approx(0.05)
+    together = measured(ttft_s=0.05, tokens=3, first_tokens=2)
+    assert together.tpot_s == pytest.approx(0.1)
+    assert verdict(together, ServiceClass(priority=1, tpot_ms=60.0)) is Verdict.MISSED
+    assert measured(tokens=3, first_tokens=3).tpot_s is None
+
+
 @given(st.lists(st.floats(0.01, 1), min_size=2, max_size=20))
 def test_jain_is_one_for_equals_and_at_least_one_part(shares):
     assert 1 / len(shares) - 1e-9 <= jain(shares) <= 1 + 1e-9

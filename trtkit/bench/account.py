@@ -57,6 +57,11 @@ def kept(sample: Sample, spec: ServiceClass) -> bool:
     return all(limit is None or value is None or value * 1e3 <= limit for value, limit in limits)
 
 
+def binds(spec: ServiceClass) -> bool:
+    """Return whether a class's promises are the objective's: it was promised something and may not be shed."""
+    return spec.has_slo and not spec.sheddable
+
+
 def account(
     samples: Sequence[Sample], classes: Mapping[str, ServiceClass], duration_s: float
 ) -> list[ClassAccount]:

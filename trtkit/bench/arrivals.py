@@ -10,7 +10,12 @@ import numpy as np
 from trtkit.bench.schedule import Shape
 from trtkit.bench.sim.trace import TraceRow
 from trtkit.bench.sim.workload import Draws, gamma_arrivals
+from trtkit.errors import InputError
 
+MOST_REQUESTS = 5_000_000
+"""Of one run: more do not fit into memory."""
+_STEP_SHARE = 1 / 6
+"""At most so much of the time is the step: there has to be a time before it, and one to recover in."""
 CALM, BUSY = 0.4, 2.2
 """Rates of the two moods: with 20 s and 10 s of each, 0.4 * 20 + 2.2 * 10 = 30 arrivals in 30 s at a mean of 1/s."""
 CALM_S, BUSY_S = 20.0, 10.0
@@ -25,31 +30,52 @@ class Arrivals:
     """Gamma: coefficient of variation of the gaps."""
     step_factor: float = 10.0
     step_s: float = 5.0
-    """Step: the rate is so many times as high for so long, after a third of the time."""
+    """Step: the rate is so many times as high for so long, after a third of the time; its mean is what was asked."""
     trace: Sequence[TraceRow] = ()
 
     def step_end_s(self, duration_s: float) -> float | None:
         """Return when the step is over, for arrivals that have one."""
         return duration_s / 3 + self.step_s if self.shape is Shape.STEP else None
 
-    def times(self, draw: Draws, rate_per_s: float, duration_s: float) -> Draws:
-        """Draw arrival times in order; of a trace those of its beginning, at this mean rate."""
+    def times(self, draw: Draws, rate_per_s: float | None, duration_s: float) -> Draws:
+        """Draw arrival times in order; of a trace those of its beginning, at this mean rate or as recorded.
+
+        Raises:
+            InputError: So many requests are more than a machine can hold, or the time is too short for a step.
+        """
+        self.check(rate_per_s, duration_s)
+        if self.shape is Shape.REPLAY:
+            return _replay(self.trace, rate_per_s, duration_s)
+        if rate_per_s is None:
+            raise InputError("only a trace has a rate of its own", hint="give a rate")
         if self.shape is Shape.STEP:
             return self._step(draw, rate_per_s, duration_s)
         if self.shape is Shape.MMPP:
             return _mmpp(draw, rate_per_s, duration_s)
-        if self.shape is Shape.REPLAY:
-            return _replay(self.trace, rate_per_s, duration_s)
         cv = self.cv if self.shape is Shape.GAMMA else 1.0
         return gamma_arrivals(draw, rate_per_s=rate_per_s, cv=cv, duration_s=duration_s)
 
+    def check(self, rate_per_s: float | None, duration_s: float) -> None:
+        """Check that such arrivals can be.
+
+        Raises:
+            InputError: They cannot.
+        """
+        if rate_per_s is not None and not 1 <= rate_per_s * duration_s <= MOST_REQUESTS:
+            message = (
+                f"{rate_per_s:g} requests/s for {duration_s:g} s are {rate_per_s * duration_s:.3g} requests"
+            )
+            raise InputError(message, hint=f"send 1 to {MOST_REQUESTS:,}: change the rate or --duration")
+        if self.shape is Shape.STEP and self.step_s > _STEP_SHARE * duration_s:
+            message = f"{duration_s:g} s are too short for a step of {self.step_s:g} s, and for what recovers after it"
+            raise InputError(message, hint=f"give --duration {self.step_s / _STEP_SHARE:g} or more")
+
     def _step(self, draw: Draws, rate_per_s: float, duration_s: float) -> Draws:
+        """With a factor of 10 for 5 of 60 s, 60 / (60 + 9 * 5) = 0.57 times the mean rate goes before and after."""
+        calm = duration_s / (duration_s + (self.step_factor - 1) * self.step_s)
         start_s = duration_s / 3
-        spans = [
-            (start_s, 1.0),
-            (self.step_s, self.step_factor),
-            (max(0.0, duration_s - start_s - self.step_s), 1.0),
-        ]
+        rest_s = duration_s - start_s - self.step_s
+        spans = [(start_s, calm), (self.step_s, calm * self.step_factor), (rest_s, calm)]
         return _spans(draw, rate_per_s, spans)
 
 
@@ -74,8 +100,10 @@ def _spans(draw: Draws, rate_per_s: float, spans: Sequence[tuple[float, float]])
     return np.concatenate(parts)
 
 
-def _replay(trace: Sequence[TraceRow], rate_per_s: float, duration_s: float) -> Draws:
-    """Stretch the gaps of a trace's first requests: its bursts stay bursts of as many requests."""
+def _replay(trace: Sequence[TraceRow], rate_per_s: float | None, duration_s: float) -> Draws:
+    """Return the first requests of a trace; at a rate, its gaps are stretched: its bursts stay bursts of as many."""
+    if rate_per_s is None:
+        return np.array([row.at_s for row in trace if row.at_s <= duration_s])
     rows = trace[: max(1, round(rate_per_s * duration_s))]
     length_s = rows[-1].at_s or 1.0
     return np.array([row.at_s / length_s * (len(rows) / rate_per_s) for row in rows])

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trtkit.bench.capacity import FLAT, Capacity
+from trtkit.bench.account import binds
+from trtkit.bench.capacity import Capacity
 from trtkit.bench.filler import Filler
+from trtkit.bench.interval import Interval, interval_of
 from trtkit.bench.load import Target, fire_at
 from trtkit.bench.measured import Measured
 from trtkit.bench.mix import Mix
 from trtkit.bench.tally import Tallier, Tally
-from trtkit.contract.models import Contract, ServiceClass
-from trtkit.errors import StageError
+from trtkit.contract.models import Contract
 from trtkit.proxy.admission import Outcome
 
 GOODPUT_ATTAINMENT = 0.9
@@ -31,9 +33,26 @@ class Run:
     duration_s: float
     tally: Tally
     rho: float | None = None
-    """The rate as a multiple of the measured capacity."""
+    """The rate as a multiple of the capacity."""
+    sent_per_s: float = 0.0
+    """Requests that were sent in that time, per second: what the draw gave of the rate."""
     load_average: float = 0.0
     """Of the client's machine, over the last minute, at the run's end."""
+    discarded: str = ""
+    """Why the run counts nowhere, if it does not."""
+
+
+@dataclass(frozen=True)
+class RateResult:
+    """All seeds of one rate together."""
+
+    rate_per_s: float
+    rho: float | None
+    seeds: int
+    goodput_per_s: Interval
+    attainment: dict[str, float | None]
+    """Per class, over all its requests."""
+    attainment_by_seed: dict[str, Interval | None]
 
 
 @dataclass(frozen=True)
@@ -49,12 +68,17 @@ class BenchResult:
     scale: float
     capacity: Capacity | None
     runs: tuple[Run, ...]
+    rates: tuple[RateResult, ...]
+    binding: tuple[str, ...]
+    """Classes that were promised something and may not be shed; with none, nothing can be kept or missed."""
     goodput_capacity_per_s: float | None
     """Largest rate that was tried at which :data:`GOODPUT_ATTAINMENT` of every class was kept; None if at none."""
+    goodput_capacity_by_seed: tuple[float | None, ...]
+    """The same of each seed alone."""
     missed: tuple[str, ...]
     """Objectives of the contract that were not kept, or that nothing was measured of."""
     warnings: tuple[str, ...]
-    schema: int = 1
+    schema: int = 2
 
 
 @dataclass
@@ -71,55 +95,59 @@ class Experiment:
     runs: list[Run] = field(default_factory=list)
     samples: dict[tuple[float, int], list[Measured]] = field(default_factory=dict)
     """By rate and seed."""
+    on_run: Callable[[Experiment], None] = lambda _: None
 
     async def run(self, rate_per_s: float, seed: int) -> Run:
-        """Send one run's requests and count them.
-
-        Raises:
-            StageError: The client sent too late for its figures to mean anything.
-        """
+        """Send one run's requests and count them; a run whose client was late is kept, and counts nowhere."""
         shots = self.mix.shots(self.filler, rate_per_s=rate_per_s, duration_s=self.duration_s, seed=seed)
-        if not shots:
-            hint = "raise --rate, --rho or --duration"
-            raise StageError(f"no request arrives in {self.duration_s:g} s at {rate_per_s:g}/s", hint=hint)
         samples = await fire_at(self.target, shots)
         buckets = self.buckets or self.contract.admission.length_buckets
         tallier = Tallier(self.contract.classes, buckets, self.contract.objective.attainment)
-        arrivals = self.mix.arrivals
-        # A trace may be shorter than asked for.
-        length_s = (
-            min(self.duration_s, shots[-1].at_s + 1 / rate_per_s) if arrivals.trace else self.duration_s
+        last_s = shots[-1].at_s if shots else 0.0
+        length_s = self.mix.length_s(last_s, rate_per_s, self.duration_s)
+        tally = tallier.tally(samples, length_s, self.mix.arrivals.step_end_s(self.duration_s))
+        run = Run(
+            rate_per_s,
+            seed,
+            length_s,
+            tally,
+            rho=rate_per_s / self.capacity.rate_per_s if self.capacity else None,
+            sent_per_s=len(shots) / length_s,
+            load_average=round(os.getloadavg()[0], 2),
+            discarded=self._discarded(tally),
         )
-        tally = tallier.tally(samples, length_s, arrivals.step_end_s(self.duration_s))
-        self._check_lag(tally)
-        rho = rate_per_s / self.capacity.rate_per_s if self.capacity else None
-        run = Run(rate_per_s, seed, length_s, tally, rho, round(os.getloadavg()[0], 2))
         self.runs.append(run)
         self.samples[rate_per_s, seed] = samples
+        self.on_run(self)
         return run
 
     async def refine(self, seeds: Sequence[int], times: int, on_rate: Callable[[float, int], None]) -> None:
         """Halve, so many times, the gap between the largest rate that keeps the promises and the next that does not."""
         for _ in range(times):
-            rates = sorted({run.rate_per_s for run in self.runs})
             good = self.goodput_capacity() or 0.0
-            worse = [rate for rate in rates if rate > good]
-            if not worse:
+            worse = [rate for rate in self._rates() if rate > good]
+            if not worse or not self.asked:
                 return
             rate = (good + worse[0]) / 2
             for seed in seeds:
                 on_rate(rate, seed)
                 await self.run(rate, seed)
 
-    def goodput_capacity(self) -> float | None:
-        """Return the largest rate below which every rate that was tried keeps the promises."""
+    @property
+    def asked(self) -> list[str]:
+        """Classes of the mix that were promised something and may not be shed."""
+        asked = {source.class_name for source in self.mix.sources if source.share}
+        return [name for name in self._binding() if name in asked]
+
+    def goodput_capacity(self, seed: int | None = None) -> float | None:
+        """Return the largest rate below which every rate that was tried keeps the promises; of one seed, or of all."""
         best = None
-        for rate in sorted({run.rate_per_s for run in self.runs}):
-            shares = attainments([run for run in self.runs if run.rate_per_s == rate])
-            asked = {source.class_name for source in self.mix.sources if source.share}
-            if any((shares[name] or 0.0) < GOODPUT_ATTAINMENT for name in self._binding() if name in asked):
+        for rate in self._rates() if self.asked else ():
+            runs = [run for run in self._at(rate) if seed in {None, run.seed}]
+            shares = attainments(runs)
+            if runs and any((shares[name] or 0.0) < GOODPUT_ATTAINMENT for name in self.asked):
                 return best
-            best = rate
+            best = rate if runs else best
         return best
 
     def result(self, traffic: Mapping[str, str]) -> BenchResult:
@@ -133,19 +161,43 @@ class Experiment:
             scale=self.mix.scale,
             capacity=self.capacity,
             runs=tuple(self.runs),
+            rates=tuple(map(self._rate, self._rates())),
+            binding=tuple(self._binding()),
             goodput_capacity_per_s=self.goodput_capacity(),
+            goodput_capacity_by_seed=tuple(
+                self.goodput_capacity(seed) for seed in sorted({run.seed for run in self.runs})
+            ),
             missed=tuple(self._missed()),
             warnings=tuple(self._warnings()),
         )
 
+    def _rates(self) -> list[float]:
+        """Return the rates of which a run counts."""
+        return sorted({run.rate_per_s for run in self.runs if not run.discarded})
+
+    def _at(self, rate_per_s: float) -> list[Run]:
+        return [run for run in self.runs if run.rate_per_s == rate_per_s and not run.discarded]
+
+    def _rate(self, rate_per_s: float) -> RateResult:
+        runs = self._at(rate_per_s)
+        by_seed = [attainments([run]) for run in runs]
+        goodput = interval_of([run.tally.goodput_per_s for run in runs], 0.0) or Interval(0.0)
+        return RateResult(
+            rate_per_s,
+            runs[0].rho,
+            len(runs),
+            goodput,
+            attainments(runs),
+            {name: interval_of([each[name] for each in by_seed], 0.0, 1.0) for name in by_seed[0]},
+        )
+
     def _binding(self) -> list[str]:
-        """Return the classes that were promised something and may not be shed."""
-        return [name for name, each in self.contract.classes.items() if _binds(each)]
+        return [name for name, each in self.contract.classes.items() if binds(each)]
 
     def _missed(self) -> Iterator[str]:
         wanted = self.contract.objective.attainment
-        for rate in sorted({run.rate_per_s for run in self.runs}):
-            shares = attainments([run for run in self.runs if run.rate_per_s == rate])
+        for rate in self._rates():
+            shares = attainments(self._at(rate))
             for name in self._binding():
                 share = shares.get(name)
                 if share is None:
@@ -154,32 +206,32 @@ class Experiment:
                     yield f"{name} at {rate:.3g}/s: {share:.1%} kept, {wanted:.1%} promised"
 
     def _warnings(self) -> Iterator[str]:
+        if not self._binding():
+            yield "no class that may not be shed was promised anything: no objective can be kept or missed"
         for run in self.runs:
             where = f"{run.rate_per_s:.3g}/s, seed {run.seed}"
-            samples = self.samples[run.rate_per_s, run.seed]
-            wrong = [each for each in samples if each.kind is Outcome.INVALID]
-            if wrong:
-                yield f"{where}: {len(wrong)} requests could never be served: {wrong[0].outcome}"
-            if run.rho is not None and run.rho > 1 and not _overloaded(run, samples):
-                yield f"{where}: no queue and no refusal at {run.rho:.2f} times the capacity: it was measured too low"
-            # What was kept after the last arrival took time as well.
-            work_s = run.duration_s + run.tally.overrun_s
-            kept_per_s = run.tally.goodput_per_s * run.duration_s / work_s
-            if run.rho is not None and kept_per_s > FLAT * run.rate_per_s / run.rho:
-                yield f"{where}: more requests kept their promises than the capacity: it was measured too low"
+            yield from (f"{where}: {each}" for each in self._odd(run, self.samples[run.rate_per_s, run.seed]))
 
-    def _check_lag(self, tally: Tally) -> None:
+    def _odd(self, run: Run, samples: Sequence[Measured]) -> Iterator[str]:
+        """Yield what speaks against a run's figures."""
+        if run.discarded:
+            yield f"discarded: {run.discarded}"
+        for kind, what in ((Outcome.INVALID, "could never be served"), (Outcome.FAILED, "failed")):
+            ends = Counter(each.outcome for each in samples if each.kind is kind)
+            if ends:
+                yield f"{ends.total()} of {len(samples)} requests {what}: {ends.most_common(1)[0][0]}"
+        failed = any(each.kind is Outcome.FAILED for each in samples)
+        if run.rho is not None and run.rho > 1 and not failed and not _overloaded(run, samples):
+            yield f"no queue and no refusal at {run.rho:.2f} times the capacity: it was measured too low"
+
+    def _discarded(self, tally: Tally) -> str:
+        """Return why a run measured its client: it sent later than a twentieth of the smallest promise."""
+        if not tally.requests:
+            return "no request arrived"
         promises = [each.ttft_ms for each in self.contract.classes.values() if each.ttft_ms is not None]
         limit_ms = max(1000 * _LEAST_LAG_S, _LAG_SHARE * min(promises, default=1000.0))
-        if tally.lag_p99_ms > limit_ms:
-            raise StageError(
-                f"the client itself was late: p99 {tally.lag_p99_ms:.0f} ms, at most {limit_ms:.0f} ms may be",
-                hint="run it on another machine than the target, or at a lower rate",
-            )
-
-
-def _binds(each: ServiceClass) -> bool:
-    return each.has_slo and not each.sheddable
+        late = f"the client itself was late: p99 {tally.lag_p99_ms:.0f} ms, at most {limit_ms:.0f} ms may be"
+        return late if tally.lag_p99_ms > limit_ms else ""
 
 
 def _overloaded(run: Run, samples: Sequence[Measured]) -> bool:

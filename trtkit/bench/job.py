@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from trtkit.bench.capacity import Capacity, Level, measure_capacity
 from trtkit.bench.experiment import Experiment
 from trtkit.bench.filler import Filler
 from trtkit.bench.load import Target
-from trtkit.bench.mix import Mix
+from trtkit.bench.mix import Manners, Mix
 from trtkit.bench.probe import Row, probe_engine
 from trtkit.bench.schedule import Shot
 from trtkit.contract.models import Contract
@@ -39,6 +39,8 @@ class Watcher:
     on_level: Callable[[Level], None] = lambda _: None
     on_rate: Callable[[float, int], None] = lambda *_: None
     on_row: Callable[[Row], None] = lambda _: None
+    on_run: Callable[[Experiment], None] = lambda _: None
+    """After each run: what is kept of it is safe from whatever comes after."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +58,22 @@ class Job:
         """Run everything.
 
         Raises:
+            InputError: A rate cannot be.
             StartError: A target does not serve the model.
-            StageError: It could not be saturated, or the client was late.
+            StageError: It could not be saturated.
         """
-        load, capacity = self.load, None
-        if load.rhos:
-            capacity = await self.measure(capacity_address)
+        load, arrivals = self.load, self.mix.arrivals
+        for rate_per_s in load.rates_per_s or (None,):
+            arrivals.check(rate_per_s, load.duration_s)
+        capacity = await self.measure(capacity_address) if load.rhos else None
+        rates = load.rates_per_s or [rho * capacity.rate_per_s for rho in load.rhos if capacity]
+        for rate_per_s in rates:
+            arrivals.check(rate_per_s, load.duration_s)
         async with Target(address, self.filler) as target:
             experiment = Experiment(
-                target, self.contract, self.mix, self.filler, load.duration_s, self.buckets, capacity
+                *(target, self.contract, self.mix, self.filler, load.duration_s, self.buckets, capacity),
+                on_run=self.watcher.on_run,
             )
-            rates = load.rates_per_s or [rho * capacity.rate_per_s for rho in load.rhos if capacity]
             for rate_per_s in rates:
                 for seed in load.seeds:
                     self.watcher.on_rate(rate_per_s, seed)
@@ -95,5 +102,7 @@ class Job:
             return await measure_capacity(target, self._endless(), self.load.level_s, self.watcher.on_level)
 
     def _endless(self) -> Iterator[Shot]:
+        # What clients do to their own requests says nothing about the engine.
+        polite = replace(self.mix, manners=Manners())
         for seed in count(_CAPACITY_SEED):
-            yield from self.mix.shots(self.filler, rate_per_s=1.0, duration_s=200.0, seed=seed)
+            yield from polite.shots(self.filler, rate_per_s=1.0, duration_s=200.0, seed=seed)

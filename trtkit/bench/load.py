@@ -98,6 +98,7 @@ class _Watch:
         self._sent_s = time.monotonic()
         self._times_s: list[float] = []
         self._tokens = 0
+        self._first_tokens = 1
         self._left = False
         self._final = False
         self._reason, self._kind = "truncated_stream", Outcome.FAILED
@@ -134,6 +135,7 @@ class _Watch:
             call.cancel()
             return False
         if chunk.tokens and not chunk.empty:
+            self._first_tokens = self._first_tokens if self._tokens else chunk.tokens
             self._times_s.append(time.monotonic() - self._sent_s)
             self._tokens += chunk.tokens
             self._on_token()
@@ -192,6 +194,7 @@ class _Watch:
             gaps_s=tuple(b - a for a, b in pairwise(times_s)),
             slow_reader=shot.read_pause_s > 0,
             proxied=self._proxied,
+            first_tokens=self._first_tokens,
         )
 
 

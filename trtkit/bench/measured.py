@@ -42,6 +42,20 @@ class Measured(Sample):
     slow_reader: bool = False
     proxied: bool = False
     """Whether a proxy of trtkit answered."""
+    first_tokens: int = 1
+    """In the first message: all came at the time of the first token, and took none after it."""
+
+    @property
+    def later_tokens(self) -> int:
+        """Tokens that came after the first message."""
+        return self.tokens - self.first_tokens
+
+    @property
+    def tpot_s(self) -> float | None:
+        """From the first to the last message, per token between; None of an answer in one message."""
+        if self.ttft_s is None or self.last_s is None or self.later_tokens < 1:
+            return None
+        return (self.last_s - self.ttft_s) / self.later_tokens
 
     @property
     def dispatched_at_s(self) -> float | None:
@@ -51,7 +65,8 @@ class Measured(Sample):
     @property
     def engine_tokens(self) -> int:
         """Tokens that were surely worked on: the prompt of what reached the engine, and what came back."""
-        unseen = self.queue_s is None and (self.proxied or self.kind in {Outcome.REFUSED, Outcome.INVALID})
+        refused = self.kind in {Outcome.REFUSED, Outcome.INVALID}
+        unseen = self.queue_s is None and (self.proxied or refused or self.outcome.startswith("UNAVAILABLE"))
         return 0 if self.tokens == 0 and unseen else self.prompt_tokens + self.tokens
 
 
@@ -60,7 +75,6 @@ def verdict(sample: Measured, spec: ServiceClass) -> Verdict:
     if sample.slow_reader and sample.tokens:
         return Verdict.EXCLUDED
     first, last = sample.ttft_s, sample.last_s
-    timeline = Timeline(
-        0.0, first_token_s=first, last_token_s=last, ended_s=sample.ended_s, tokens=sample.tokens
-    )
+    tokens = 1 + sample.later_tokens if sample.tokens else 0
+    timeline = Timeline(0.0, first_token_s=first, last_token_s=last, ended_s=sample.ended_s, tokens=tokens)
     return kept_all(judge(spec, sample.kind, timeline))

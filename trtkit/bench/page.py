@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
-from trtkit.bench.experiment import BenchResult, Run, attainments
+from trtkit.bench.experiment import BenchResult, Run
 from trtkit.bench.measured import Measured, verdict
 from trtkit.bench.plots import COLORS, Line, plot
 from trtkit.bench.summary import summary
@@ -57,18 +57,16 @@ def _misses(result: BenchResult) -> list[str]:
 
 
 def _over_load(result: BenchResult, classes: Mapping[str, ServiceClass]) -> list[str]:
-    rates = sorted({run.rate_per_s for run in result.runs})
-    if len(rates) < 2:
+    if len(result.rates) < 2:
         return []
-    by_rate = [[run for run in result.runs if run.rate_per_s == rate] for rate in rates]
-    at = [runs[0].rho if runs[0].rho is not None else runs[0].rate_per_s for runs in by_rate]
-    shares = [attainments(runs) for runs in by_rate]
+    at = [each.rho if each.rho is not None else each.rate_per_s for each in result.rates]
+    shares = [each.attainment for each in result.rates]
     lines = [
         Line(name, [(x, share[name] or 0.0) for x, share in zip(at, shares, strict=True) if share[name] is not None],
              COLORS[index % len(COLORS)], dots=True)
         for index, name in enumerate(classes)
     ]  # fmt: skip
-    good = [sum(run.tally.goodput_per_s for run in runs) / len(runs) for runs in by_rate]
+    good = [each.goodput_per_s.mean for each in result.rates]
     goodput = Line("goodput, requests/s", list(zip(at, good, strict=True)), COLORS[0], dots=True)
     x_name = "requests/s" if result.capacity is None else "load, as a multiple of the capacity (rho)"
     return [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from trtkit.bench.experiment import BenchResult, Run
-from trtkit.bench.tally import ClassResult
+from trtkit.bench.experiment import BenchResult, RateResult, Run
+from trtkit.bench.tally import BucketResult, ClassResult, Tally
 
 _HEAD = (
     *("class", "requests", "ok", "TTFT p50", "p99", "TPOT p50", "p99", "ITL p99"),
@@ -15,13 +15,15 @@ _HEAD = (
 
 def summary(result: BenchResult) -> str:
     """Return a table for each run, then what all of them say."""
-    parts = [part for run in result.runs for part in (_title(run), _table(run), _line(run), "")]
+    parts = [part for run in result.runs for part in (_title(run), _table(run), *_lines(run), "")]
     return "\n".join([*parts, *_end(result)])
 
 
 def _title(run: Run) -> str:
     rho = f"rho {run.rho:.2f}, " if run.rho is not None else ""
-    return f"{rho}{run.rate_per_s:.3g} requests/s for {run.duration_s:g} s, seed {run.seed}"
+    sent = f" ({run.sent_per_s:.3g}/s sent)"
+    discarded = ", DISCARDED" if run.discarded else ""
+    return f"{rho}{run.rate_per_s:.3g} requests/s{sent} for {run.duration_s:g} s, seed {run.seed}{discarded}"
 
 
 def _table(run: Run) -> str:
@@ -49,7 +51,7 @@ def _cells(row: ClassResult) -> tuple[str, ...]:
     )
 
 
-def _line(run: Run) -> str:
+def _lines(run: Run) -> Iterator[str]:
     tally = run.tally
     facts = [
         f"goodput {tally.goodput_per_s:.2f}/s",
@@ -57,11 +59,31 @@ def _line(run: Run) -> str:
         _share("wasted tokens", tally.wasted),
         "" if tally.inversions is None else f"{tally.inversions} inversions",
         "" if tally.fairness is None else f"fairness {tally.fairness:.2f}",
-        "" if tally.recovery_s is None else f"recovered in {tally.recovery_s:.1f} s",
+        _recovery(tally),
+        f"last answer {tally.overrun_s:.1f} s after the last arrival",
         f"send lag p99 {tally.lag_p99_ms:.1f} ms",
         f"load average {run.load_average}",
     ]
-    return ", ".join(fact for fact in facts if fact)
+    yield ", ".join(fact for fact in facts if fact)
+    for row in tally.classes:
+        ends = [f"{count} {reason}" for reason, count in sorted(row.reasons.items()) if reason != "ok"]
+        if ends:
+            yield f"{row.class_name}: {', '.join(ends)}"
+    for name in dict.fromkeys(row.class_name for row in tally.buckets):
+        yield f"{name} by prompt length: " + ", ".join(
+            _bucket(row) for row in tally.buckets if row.class_name == name
+        )
+
+
+def _recovery(tally: Tally) -> str:
+    if tally.recovered is None:
+        return ""
+    return "not recovered" if tally.recovery_s is None else f"recovered in {tally.recovery_s:.1f} s"
+
+
+def _bucket(row: BucketResult) -> str:
+    share = "-" if row.attainment is None else f"{row.attainment:.1%}"
+    return f"{'longer' if row.up_to_tokens is None else f'to {row.up_to_tokens}'} {share} of {row.requests}"
 
 
 def _share(name: str, value: float | None) -> str:
@@ -75,7 +97,23 @@ def _end(result: BenchResult) -> Iterator[str]:
         ]
         proof = f" (requests/s at so many under way: {', '.join(levels)})" if levels else " (given)"
         yield f"capacity: {result.capacity.rate_per_s:.2f}/s{proof}"
-    good = result.goodput_capacity_per_s
-    yield f"goodput capacity: {'below all rates tried' if good is None else f'{good:.2f}/s or more of those tried'}"
+    yield from (_rate(each) for each in result.rates if each.seeds > 1)
+    yield f"goodput capacity: {_goodput_capacity(result)}"
     yield from (f"warning: {each}" for each in result.warnings)
     yield from (f"missed: {each}" for each in result.missed)
+
+
+def _rate(rate: RateResult) -> str:
+    shares = [
+        f"{name} {each.text('.1%')}" for name, each in rate.attainment_by_seed.items() if each is not None
+    ]
+    return f"at {rate.rate_per_s:.3g}/s: " + "; ".join([f"goodput {rate.goodput_per_s.text('.2f')}", *shares])
+
+
+def _goodput_capacity(result: BenchResult) -> str:
+    good, seeds = result.goodput_capacity_per_s, result.goodput_capacity_by_seed
+    if not result.binding:
+        return "-"
+    text = "below all rates tried" if good is None else f"{good:.2f}/s or more of those tried"
+    each = ", ".join("below" if seed is None else f"{seed:.2f}" for seed in seeds)
+    return text + (f" (by seed {each})" if len(seeds) > 1 else "")

@@ -39,7 +39,7 @@ class ClassResult:
     itl_p50_ms: float | None
     itl_p99_ms: float | None
     refusal_p99_ms: float | None
-    """From sending to being refused."""
+    """From sending to being turned away, whether at once or after its time in the queue."""
     reasons: dict[str, int]
     """How its requests ended."""
 
@@ -69,8 +69,10 @@ class Tally:
     refusal_p99_ms: float | None
     fairness: float | None
     """Jain's index over tenants of the share of their tokens that was served; None with fewer than two."""
+    recovered: bool | None
+    """Whether the objective was kept again after a step; None without a step."""
     recovery_s: float | None
-    """After a step, until the next five seconds of arrivals keep the objective."""
+    """After a step, until the next five seconds of arrivals keep the objective; None without a step, or if never."""
     overrun_s: float
     """From the end of the arrivals to the last answer."""
     lag_p99_ms: float
@@ -97,6 +99,7 @@ class Tallier:
         kept = sum(row.kept for row in rows)
         counted = kept + sum(row.missed for row in rows)
         ends_s = [each.at_s + each.ended_s for each in samples]
+        back_s = None if step_end_s is None else recovery_s(judged, step_end_s, self._objective)
         return Tally(
             requests=len(samples),
             attainment=kept / counted if counted else None,
@@ -105,7 +108,8 @@ class Tallier:
             inversions=count_inversions(samples, {n: c.priority for n, c in self._classes.items()}),
             refusal_p99_ms=_refusal_p99_ms(samples),
             fairness=jain(_served_shares(samples)),
-            recovery_s=None if step_end_s is None else recovery_s(judged, step_end_s, self._objective),
+            recovered=None if step_end_s is None else back_s is not None,
+            recovery_s=back_s,
             overrun_s=max(0.0, max(ends_s, default=0.0) - duration_s),
             lag_p99_ms=percentile_ms([each.lag_s for each in samples], 99) or 0.0,
             classes=tuple(rows),
@@ -169,7 +173,13 @@ def _wasted(judged: Sequence[tuple[Measured, Verdict]]) -> float | None:
 
 
 def _refusal_p99_ms(samples: Sequence[Measured]) -> float | None:
-    return percentile_ms([each.ended_s for each in samples if each.kind is Outcome.REFUSED], 99)
+    return percentile_ms([each.ended_s for each in samples if _turned_away(each)], 99)
+
+
+def _turned_away(sample: Measured) -> bool:
+    """Return whether it was refused, or ended in the proxy's queue; what timed out at an engine was not."""
+    queued = sample.proxied and sample.queue_s is None
+    return sample.kind is Outcome.REFUSED or (sample.kind is Outcome.TIMED_OUT and queued)
 
 
 def _served_shares(samples: Sequence[Measured]) -> list[float]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,13 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trtkit.bench.schedule import Shape
-from trtkit.cli.console import Output, fail, progress, say, show, show_json, warn
+from trtkit.cli.console import Output, fail, progress, run_until_signal, say, show, show_json, warn
 from trtkit.cli.options import OutputOption, SetOption
-from trtkit.errors import InputError, VerificationError
+from trtkit.errors import EnvironmentLacks, InputError, StageError, TrtkitError, VerificationError
 
 if TYPE_CHECKING:
     from trtkit.bench.experiment import BenchResult, Experiment
     from trtkit.bench.job import Job, Watcher
+    from trtkit.bench.keeper import Files
     from trtkit.bench.mix import Mix
     from trtkit.contract import ContractFile
 
@@ -58,7 +58,10 @@ DeadlinesOption = Annotated[
 ]
 ArrivalsOption = Annotated[Shape, typer.Option(help="How arrivals are spread.", rich_help_panel=_WHEN)]
 CvOption = Annotated[
-    float, typer.Option(min=0.1, max=10, help="Burstiness of gamma arrivals.", rich_help_panel=_WHEN)
+    float | None,
+    typer.Option(
+        min=0.1, max=10, help="Burstiness of gamma arrivals.", show_default="2.5", rich_help_panel=_WHEN
+    ),
 ]
 TraceOption = Annotated[
     Path | None,
@@ -76,7 +79,7 @@ RhoOption = Annotated[
 ]
 CapacityOption = Annotated[
     float | None,
-    typer.Option(min=0.001, metavar="RATE", show_default="measured", rich_help_panel=_HOW_MUCH),
+    typer.Option(min=0.001, max=1e6, metavar="RATE", show_default="measured", rich_help_panel=_HOW_MUCH),
 ]
 CapacityTargetOption = Annotated[
     str | None,
@@ -88,10 +91,13 @@ CapacityTargetOption = Annotated[
     ),
 ]
 LevelOption = Annotated[
-    float, typer.Option(min=1, help="Seconds of each step of that.", rich_help_panel=_HOW_MUCH)
+    float | None,
+    typer.Option(
+        min=1, max=3600, help="Seconds of each step of that.", show_default="15", rich_help_panel=_HOW_MUCH
+    ),
 ]
 DurationOption = Annotated[
-    float, typer.Option(min=1, help="Seconds of arrivals per run.", rich_help_panel=_HOW_MUCH)
+    float, typer.Option(min=1, max=1e6, help="Seconds of arrivals per run.", rich_help_panel=_HOW_MUCH)
 ]
 SeedsOption = Annotated[
     int, typer.Option(min=1, max=100, help="Runs at each rate.", rich_help_panel=_HOW_MUCH)
@@ -141,13 +147,13 @@ def bench(
     slow: SlowOption = 0.0,
     deadlines: DeadlinesOption = False,
     arrivals: ArrivalsOption = Shape.POISSON,
-    cv: CvOption = 2.5,
+    cv: CvOption = None,
     trace: TraceOption = None,
     rate: RateOption = None,
     rho: RhoOption = None,
     capacity: CapacityOption = None,
     capacity_target: CapacityTargetOption = None,
-    level: LevelOption = 15.0,
+    level: LevelOption = None,
     duration: DurationOption = 60.0,
     seeds: SeedsOption = 1,
     refine: RefineOption = 0,
@@ -162,41 +168,58 @@ def bench(
     from trtkit.bench.arrivals import Arrivals
     from trtkit.bench.filler import Filler
     from trtkit.bench.job import Job, Load
+    from trtkit.bench.keeper import Files, Keeper
     from trtkit.bench.mix import Manners
     from trtkit.bench.sim.trace import read_trace
     from trtkit.contract import load_contract
 
     _check(arrivals, trace, rate, rho)
+    _check_use(arrivals, rho, engine, cv=cv, capacity=capacity, behind=capacity_target, level=level)
+    _check_addresses(target, capacity_target)
+    cuts = _buckets(buckets)
     file = load_contract(contract, overrides)
+    if slo_check:
+        _check_objective(file)
     mix, tokens = _prepare(file, traffic, tenants, tokenizer)
-    spread = Arrivals(arrivals, cv, trace=read_trace(trace) if trace else ())
-    job = Job(
-        file.contract,
-        replace(mix, scale=scale, arrivals=spread, manners=Manners(cancel, slow, deadlines)),
-        Filler.load(tokens),
-        Load(
-            _numbers("--rate", rate),
-            _numbers("--rho", rho),
-            range(seeds),
-            duration,
-            refine=refine,
-            capacity_per_s=capacity,
-            level_s=level,
-        ),
-        [int(each) for each in _numbers("--buckets", buckets)],
-        _watcher(),
+    spread = Arrivals(arrivals, cv or Arrivals.cv, trace=read_trace(trace) if trace else ())
+    mix = replace(mix, scale=scale, arrivals=spread, manners=Manners(cancel, slow, deadlines))
+    files = Files(html, requests, engine)
+    files.check()
+    keeper = Keeper(files, mix.described())
+    load = Load(
+        _numbers("--rate", rate),
+        _numbers("--rho", rho),
+        range(seeds),
+        duration,
+        refine=refine,
+        capacity_per_s=capacity,
+        level_s=level or Load.level_s,
     )
-    experiment = _perform(job, target, capacity_target or target, engine)
-    result = experiment.result(mix.described())
-    _write(experiment, result, html, requests)
-    _tell(result, output, slo_check=slo_check)
+    job = Job(file.contract, mix, Filler.load(tokens), load, cuts, _watcher(keeper.keep))
+    failure = _perform(job, target, capacity_target or target, files)
+    if keeper.result is None:
+        raise failure or StageError("interrupted before the first run ended", hint="let it run")
+    _tell(keeper.result, output, slo_check=slo_check, failure=failure)
 
 
-def _perform(job: Job, target: str, behind: str, engine: Path | None) -> Experiment:
-    if engine is not None:
-        rows = asyncio.run(job.probe(behind))
-        engine.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows), encoding="utf-8")
-    return asyncio.run(job.run(target, behind))
+def _perform(job: Job, target: str, behind: str, files: Files) -> TrtkitError | None:
+    """Run the bench; return what ended it before its end."""
+    from trtkit.bench.whole import write_whole
+
+    async def work() -> None:
+        if files.engine is not None:
+            rows = await job.probe(behind)
+            write_whole(files.engine, "".join(json.dumps(asdict(row)) + "\n" for row in rows))
+        await job.run(target, behind)
+
+    try:
+        if not run_until_signal(work()):
+            return StageError("interrupted: only the runs that had ended are told of", hint="let it run")
+    except TrtkitError as error:
+        return error
+    except OSError as error:
+        return EnvironmentLacks(f"a file could not be written: {error}", hint="make room for it")
+    return None
 
 
 def _check(arrivals: Shape, trace: Path | None, rate: str | None, rho: str | None) -> None:
@@ -204,6 +227,45 @@ def _check(arrivals: Shape, trace: Path | None, rate: str | None, rho: str | Non
         raise InputError("--arrivals replay and --trace FILE need each other", hint="give both, or neither")
     if (rate is None) == (rho is None):
         raise InputError("how much is to be sent?", hint="give either --rate LIST or --rho LIST")
+
+
+def _check_use(
+    arrivals: Shape,
+    rho: str | None,
+    engine: Path | None,
+    *,
+    cv: float | None,
+    capacity: float | None,
+    behind: str | None,
+    level: float | None,
+) -> None:
+    """Refuse what would be ignored: nobody should take a default for what was asked."""
+    measures = rho is not None and capacity is None
+    unused = {
+        "--cv": None if arrivals is Shape.GAMMA else cv,
+        "--capacity": None if rho is not None else capacity,
+        "--level": None if measures else level,
+        "--capacity-target": None if measures or engine is not None else behind,
+    }
+    if names := [name for name, value in unused.items() if value is not None]:
+        hint = "--cv is of gamma arrivals; --level and --capacity-target are of a --rho whose capacity is measured"
+        raise InputError(f"{', '.join(names)}: nothing would come of it here", hint=hint)
+
+
+def _check_addresses(*addresses: str | None) -> None:
+    for address in addresses:
+        host, _, port = (address or "h:1").rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise InputError(f"{address!r} is no HOST:PORT", hint="name the gRPC port of a proxy or a Triton")
+
+
+def _check_objective(file: ContractFile) -> None:
+    from trtkit.bench.account import binds
+
+    if not any(map(binds, file.contract.classes.values())):
+        hint = "promise ttft_ms, tpot_ms or deadline_ms to a class that is not sheddable, or leave --slo-check out"
+        message = "no class that may not be shed was promised anything: --slo-check has nothing to check"
+        raise InputError(message, hint=hint, path=file.path)
 
 
 def _numbers(option: str, text: str | None) -> list[float]:
@@ -217,6 +279,14 @@ def _numbers(option: str, text: str | None) -> list[float]:
     return numbers
 
 
+def _buckets(text: str | None) -> list[int]:
+    numbers = _numbers("--buckets", text)
+    if numbers != sorted(numbers) or not all(each.is_integer() for each in numbers):
+        hint = "for instance --buckets 128,512,2048"
+        raise InputError(f"--buckets {text!r} are no growing numbers of tokens", hint=hint)
+    return [int(each) for each in numbers]
+
+
 def _prepare(
     file: ContractFile, traffic: Sequence[str], tenants: int, tokenizer: Path | None
 ) -> tuple[Mix, Path]:
@@ -224,20 +294,20 @@ def _prepare(
     from trtkit.bench.mix import mix_of
     from trtkit.engine.store import Store
     from trtkit.flow.build import resolve
+    from trtkit.flow.served import known_plan
     from trtkit.flow.stages import need_tokenizer
 
-    mix = mix_of(file.contract, traffic, tenants)
     if tokenizer is not None:
-        return mix, tokenizer
+        plan = known_plan(file)
+        return mix_of(file.contract, traffic, tenants, plan.limits if plan else None), tokenizer
+    mix_of(file.contract, traffic, tenants)  # what is wrong there is told before the model is fetched
     with progress() as report:
         source, plan = resolve(file, Store(), report)
     warn(plan.warnings)
-    limits = plan.limits
-    mix = replace(mix, longest_prompt=limits.max_input_len, longest_sequence=limits.max_seq_len)
-    return mix, need_tokenizer(source)
+    return mix_of(file.contract, traffic, tenants, plan.limits), need_tokenizer(source)
 
 
-def _watcher() -> Watcher:
+def _watcher(on_run: Callable[[Experiment], None]) -> Watcher:
     from trtkit.bench.job import Watcher
 
     return Watcher(
@@ -247,36 +317,26 @@ def _watcher() -> Watcher:
             f"engine: {row.prompt_tokens} prompt tokens, {row.running} running: first token after "
             f"{1000 * row.ttft_s:.0f} ms, then {1000 * row.tpot_s:.1f} ms each"
         ),
+        on_run=on_run,
     )
 
 
-def _write(experiment: Experiment, result: BenchResult, html: Path | None, requests: Path | None) -> None:
-    from trtkit.bench.page import page
-
-    if html is not None:
-        html.write_text(page(result, experiment.samples, experiment.contract.classes), encoding="utf-8")
-        say(f"report: {html}")
-    if requests is not None:
-        lines = (
-            json.dumps({"rate_per_s": rate_per_s, "seed": seed, **asdict(each)}) + "\n"
-            for (rate_per_s, seed), samples in experiment.samples.items()
-            for each in samples
-        )
-        requests.write_text("".join(lines), encoding="utf-8")
-
-
-def _tell(result: BenchResult, output: Output, *, slo_check: bool) -> None:
+def _tell(result: BenchResult, output: Output, *, slo_check: bool, failure: TrtkitError | None) -> None:
     from trtkit.bench.summary import summary
 
+    error = failure
+    if error is None and not result.rates:
+        hint = "run it on another machine than the target, or at a lower rate"
+        error = StageError(f"no run counts: {'; '.join(result.warnings)}", hint=hint)
+    if error is None and slo_check and (result.missed or result.warnings):
+        error = VerificationError(
+            "objectives of the contract were missed: " + "; ".join((*result.missed, *result.warnings)),
+            hint="promise less, send less, or serve with more engines: trtkit simulate says how many",
+        )
     document: dict[str, Any] = asdict(result)
-    error = VerificationError(
-        "objectives of the contract were missed: " + "; ".join((*result.missed, *result.warnings)),
-        hint="promise less, send less, or serve with more engines: trtkit simulate says how many",
-    )
-    failed = slo_check and bool(result.missed or result.warnings)
     if output is Output.TEXT:
         show(summary(result))
-    elif not failed:
+    elif error is None:
         show_json(document)
-    if failed:
+    if error is not None:
         fail(error, document)

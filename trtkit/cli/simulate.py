@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtkit.cli.console import Output, say, show, show_json
+from trtkit.cli.console import Output, say, show, show_json, warn
 from trtkit.cli.options import ContractArgument, OutputOption, SetOption
 from trtkit.errors import InputError, VerificationError
 
 if TYPE_CHECKING:
+    from trtkit.bench.account import ClassAccount
+    from trtkit.bench.arrivals import Arrivals
+    from trtkit.bench.interval import Interval
+    from trtkit.bench.sim.calibrate import Modelled
     from trtkit.bench.sim.capacity import Site
-    from trtkit.bench.sim.workload import Source
-    from trtkit.contract.models import Contract
+    from trtkit.contract import ContractFile
+    from trtkit.plan import Plan
 
-_DEFAULT_TABLE = "azure2023_conversation"
+_REFERENCE = "reference"
+_RATE_PER_S, _DURATION_S, _MOST = 4.0, 200.0, 1024
 
 
 def register(app: typer.Typer) -> None:
@@ -28,6 +35,10 @@ def register(app: typer.Typer) -> None:
 def simulate(
     contract: ContractArgument,
     overrides: SetOption = [],  # noqa: B006
+    config: Annotated[
+        Path | None,
+        typer.Option(help="The model's config.json, where its folder is not here.", show_default=False),
+    ] = None,
     traffic: Annotated[
         list[str],
         typer.Option(
@@ -35,56 +46,124 @@ def simulate(
             help="Lengths of a class's requests and its share of the traffic; left out, chat lengths, equal shares.",
         ),
     ] = [],  # noqa: B006
+    scale: Annotated[float, typer.Option(min=0.001, max=10, help="Factor on all lengths.")] = 1.0,
+    tenants: Annotated[int, typer.Option(min=1, max=1000, help="Tenants of each class (Zipf).")] = 1,
     trace: Annotated[
         Path | None,
         typer.Option(help="Replay this trace (Azure CSV or Mooncake JSON lines), dealt out by share."),
     ] = None,
     rate: Annotated[
-        float, typer.Option(min=0.001, help="Requests per second, where there is no trace.")
-    ] = 4.0,
-    cv: Annotated[float, typer.Option(min=0.1, max=10, help="Burstiness of arrivals; 1 is Poisson.")] = 1.0,
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=1e6,
+            help="Requests per second; a trace is stretched to it.",
+            show_default="4, or the trace's",
+        ),
+    ] = None,
+    cv: Annotated[
+        float | None,
+        typer.Option(min=0.1, max=10, help="Burstiness of arrivals; 1 is Poisson.", show_default="1"),
+    ] = None,
     duration: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="How long requests arrive.")
-    ] = 200.0,
+        float | None,
+        typer.Option(
+            min=1,
+            max=1e7,
+            metavar="SECONDS",
+            help="How long requests arrive.",
+            show_default="200, or the whole trace",
+        ),
+    ] = None,
     engines: Annotated[
         int | None,
         typer.Option(min=1, max=100_000, help="Try this number only, instead of finding the fewest."),
     ] = None,
-    most: Annotated[int, typer.Option(min=1, max=100_000, help="Give up the search here.")] = 1024,
+    most: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="Give up the search here.", show_default=str(_MOST))
+    ] = None,
     engine: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="The engine's constants (JSON), or measured requests to fit them to (JSON lines).",
+            metavar="FILE|reference",
+            help="The engine's constants (JSON), measured requests to fit them to (JSON lines), or the declared ones "
+            "of an 8B model on one large GPU.",
+            show_default="as the plan foresees its GPU",
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=100, help="Independent draws of the traffic.")] = 3,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Drive the proxy's own admission with modelled engines: who keeps which promise, and with how many GPUs."""
-    from trtkit.bench.render import render
-    from trtkit.bench.sim.calibrate import read_engine
+    from trtkit.bench.mix import mix_of
     from trtkit.bench.sim.capacity import Site, Traffic
-    from trtkit.bench.sim.engine import EngineModel
-    from trtkit.bench.sim.trace import read_trace
     from trtkit.contract import load_contract
+    from trtkit.flow.served import known_plan
 
-    spec = load_contract(contract, overrides).contract
-    rows = read_trace(trace) if trace else ()
-    arrivals = Traffic(_sources(spec, traffic), rate, cv, duration, rows)
-    site = Site(spec, read_engine(engine) if engine else EngineModel(), arrivals)
-    draws = range(seeds)
-    found = engines or _find(site, draws, most)
-    account = site.account(found, draws)
+    _refuse_unused(trace, cv, engines, most)
+    file = load_contract(contract, overrides)
+    plan = known_plan(file, config)
+    warn(plan.warnings if plan else ())
+    modelled, arrivals = _modelled(file, plan, engine), _arrivals(trace, cv)
+    mix = mix_of(file.contract, traffic, tenants, plan.limits if plan else None)
+    mix = replace(mix, scale=scale, arrivals=arrivals)
+    per_s = rate if rate is not None or trace else _RATE_PER_S
+    length_s = duration or (_DURATION_S if per_s else math.inf)
+    if per_s and trace and duration is None:
+        length_s = len(arrivals.trace) / per_s
+    site = Site(file.contract, modelled.model, Traffic(mix, per_s, length_s), plan)
+    answer = _Answer.of(
+        site, modelled, engines or _find(site, range(seeds), most or _MOST), range(seeds), plan
+    )
     if output is Output.JSON:
-        show_json(_document(site, found, account))
+        show_json(answer.document())
     else:
-        say(_assumptions(site, declared=engine is None))
-        show(f"engines: {found}, GPUs: {site.gpus(found)}\n\n{render(account)}")
+        say("\n".join(answer.assumptions))
+        show(answer.text())
+
+
+def _refuse_unused(trace: Path | None, cv: float | None, engines: int | None, most: int | None) -> None:
+    if trace is not None and cv is not None:
+        raise InputError("--cv says nothing about --trace: its times are recorded", hint="give one of them")
+    if engines is not None and most is not None:
+        raise InputError("--most bounds a search, and --engines makes none", hint="give one of them")
+
+
+def _arrivals(trace: Path | None, cv: float | None) -> Arrivals:
+    from trtkit.bench.arrivals import Arrivals
+    from trtkit.bench.schedule import Shape
+    from trtkit.bench.sim.trace import read_trace
+
+    if trace is not None:
+        return Arrivals(Shape.REPLAY, trace=read_trace(trace))
+    return Arrivals(Shape.GAMMA, cv=cv or 1.0)
+
+
+def _modelled(file: ContractFile, plan: Plan | None, engine: Path | None) -> Modelled:
+    from trtkit.bench.sim.calibrate import REFERENCE, Known, Modelled, read_engine
+    from trtkit.bench.sim.fitting import fit_speed
+    from trtkit.flow.served import foreseen_speed
+
+    if engine is not None:
+        return REFERENCE if str(engine) == _REFERENCE else read_engine(engine)
+    speed = foreseen_speed(plan) if plan else None
+    if plan is None or speed is None:
+        lacks = (
+            "the model's configuration is not on this machine"
+            if file.contract.engine.gpu
+            else "it has no GPU"
+        )
+        hint = "--engine FILE of what trtkit bench --engine has measured, or --engine reference for an 8B model's"
+        hint += "; of a GPU, --config CONFIG.json" if file.contract.engine.gpu else ""
+        raise InputError(f"nothing is known of this engine's speed: {lacks}", hint=hint, path=file.path)
+    fitted = fit_speed(speed, plan, file.contract.engine.limits.max_beam_width)
+    source = f"{speed.basis.value}, not measured: {speed.source}; constants are within {fitted.worst_error:.0%} of it"
+    return Modelled(fitted.model, Known.FORESEEN, source)
 
 
 def _find(site: Site, seeds: range, most: int) -> int:
     wanted = site.contract.objective.attainment
+    say("each request alone on an engine ...")
     hopeless = {name: share for name, share in site.alone(seeds).items() if share < wanted}
     if hopeless:
         classes = ", ".join(f"{name} {share:.1%}" for name, share in hopeless.items())
@@ -102,52 +181,99 @@ def _find(site: Site, seeds: range, most: int) -> int:
     return found
 
 
-def _tried(engines: int, shares: dict[str, float]) -> str:
+def _tried(engines: int, shares: Mapping[str, float]) -> str:
     return f"{engines} engines: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
 
 
-def _sources(contract: Contract, traffic: list[str]) -> list[Source]:
-    from trtkit.bench.sim.workload import Source, length_tables
+@dataclass(frozen=True)
+class _Answer:
+    """What so many engines give, and all that it rests on."""
 
-    given: dict[str, tuple[str, float]] = {}
-    for text in traffic:
-        name, _, rest = text.partition("=")
-        table, _, share = rest.partition(":")
-        if name not in contract.classes or table not in length_tables() or not _is_share(share):
-            hint = f"classes: {', '.join(contract.classes)}; tables: {', '.join(length_tables())}; shares above 0"
-            raise InputError(f"--traffic {text!r} is not CLASS=TABLE[:SHARE]", hint=hint)
-        given[name] = (table, float(share or 1))
-    sources = []
-    for name, promise in contract.classes.items():
-        table, weight = given.get(name, (_DEFAULT_TABLE, 0.0 if given else 1.0))
-        most_tokens = promise.max_output_tokens or promise.default_output_tokens
-        sources.append(Source(name, weight, table, most_tokens, longest_prompt=promise.max_prompt_tokens))
-    return sources
+    site: Site
+    modelled: Modelled
+    engines: int
+    seeds: range
+    account: list[ClassAccount]
+    intervals: Mapping[str, Interval | None]
+    limits_source: str
 
+    @classmethod
+    def of(cls, site: Site, modelled: Modelled, engines: int, seeds: range, plan: Plan | None) -> _Answer:
+        """Simulate once more, and see how much seeds differ."""
+        from trtkit.bench.interval import interval_of
 
-def _is_share(text: str) -> bool:
-    try:
-        return not text or 0 < float(text) < 1e9
-    except ValueError:
-        return False
+        runs = site.runs(engines, seeds)
+        rows = [row for run in runs for row in site.account([run])]
+        shares = {
+            name: [row.attainment for row in rows if row.class_name == name] for name in site.contract.classes
+        }
+        intervals = {name: interval_of(each, 0.0, 1.0) for name, each in shares.items()}
+        limits = (
+            "the plan's" if plan else "the contract's, declared where it gives none: its model is not here"
+        )
+        return cls(site, modelled, engines, seeds, site.account(runs), intervals, limits)
 
+    @property
+    def kept(self) -> bool | None:
+        """Whether every class that may not be shed keeps the objective; None where none was promised anything."""
+        return self.site.keeps(self.account)
 
-def _assumptions(site: Site, *, declared: bool) -> str:
-    model = site.model
-    origin = "declared constants, not measured ones" if declared else "given constants"
-    return (
-        f"engine model ({origin}): {model.prefill_tokens_per_s:g} prompt tokens/s, {1000 * model.step_s:g} ms a step, "
-        f"{model.max_num_tokens} tokens and {model.max_batch_size} sequences a step, {model.kv_tokens} KV tokens; "
-        "no network, no prefix reuse"
-    )
+    @property
+    def assumptions(self) -> list[str]:
+        """What is not measured, for a reader."""
+        model, site = self.site.model, self.site
+        speed = f"{model.prefill_tokens_per_s:.0f} prompt tokens/s, {1000 * model.step_s:.3g} ms a step"
+        room = f"{model.max_num_tokens} tokens and {model.max_batch_size} sequences a step"
+        lines = [
+            f"engine model ({self.modelled.source}): {speed}",
+            f"limits ({self.limits_source}): {room}, {model.kv_tokens} KV tokens",
+            "one queue for all engines, no network, no prefix reuse; each request asks for as many tokens as it gets",
+        ]
+        lines += [f"{name}: {what}" for name, what in site.traffic.mix.described().items()]
+        if long := site.long_engines:
+            lines.append(f"{long} of {self.engines} engines are of the contract's pools for longer prompts")
+        return lines
 
+    def text(self) -> str:
+        """Return the answer for a terminal."""
+        from trtkit.bench.render import render
 
-def _document(site: Site, engines: int, account: list[Any]) -> dict[str, Any]:
-    return {
-        "schema": 1,
-        "engines": engines,
-        "gpus": site.gpus(engines),
-        "objective": site.contract.objective.attainment,
-        "engine": asdict(site.model),
-        "classes": [asdict(row) for row in account],
-    }
+        gpus = self.site.gpus(self.engines)
+        head = f"engines: {self.engines}" + (f", GPUs: {gpus}" if gpus is not None else "")
+        return "\n".join([f"{head} (simulated)", "", render(self.account), "", *self._ends()])
+
+    def _ends(self) -> Iterator[str]:
+        for name, each in self.intervals.items():
+            if each is not None and each.seeds > 1:
+                yield f"{name}: {each.text('.1%')}"
+        wanted = self.site.contract.objective.attainment
+        if self.kept is None:
+            yield "objective: no class that may not be shed was promised anything, so there is none to keep"
+        else:
+            yield f"objective {wanted:.1%} of {', '.join(self.site.binding)}: {'kept' if self.kept else 'missed'}"
+
+    def document(self) -> dict[str, Any]:
+        """Return the answer for a program."""
+        rows = [
+            asdict(row) | {"attainment_by_seed": (found := self.intervals[row.class_name]) and asdict(found)}
+            for row in self.account
+        ]
+        traffic = self.site.traffic
+        return {
+            "schema": 2,
+            "simulated": True,
+            "engines": self.engines,
+            "gpus": self.site.gpus(self.engines),
+            "objective": self.site.contract.objective.attainment,
+            "objective_kept": self.kept,
+            "binding": self.site.binding,
+            "engine": asdict(self.site.model),
+            "engine_known": self.modelled.known.value,
+            "engine_source": self.modelled.source,
+            "limits_source": self.limits_source,
+            "assumptions": self.assumptions,
+            "traffic": traffic.mix.described(),
+            "rate_per_s": traffic.rate_per_s,
+            "seeds": len(self.seeds),
+            "classes": rows,
+        }

@@ -2,64 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-import numpy as np
-
-from trtkit.bench.account import ClassAccount, kept
+from trtkit.bench.account import ClassAccount, binds, kept
+from trtkit.bench.mix import Mix
 from trtkit.bench.sim.engine import Engine, EngineModel, Job
 from trtkit.bench.sim.fleet import SimClass, Simulation, sim_classes
 from trtkit.bench.sim.score import account_of, sample_of
-from trtkit.bench.sim.trace import TraceRow
-from trtkit.bench.sim.workload import Source, draw_jobs, gamma_arrivals
 from trtkit.contract.models import Contract
+from trtkit.contract.pools import EnginePool
 from trtkit.errors import InputError
 from trtkit.plan.resolve import zones_of
-from trtkit.plan.types import EngineLimits
-from trtkit.proxy.admission import Admission, terms_of
+from trtkit.plan.types import EngineLimits, Plan, Zones
+from trtkit.proxy.admission import Admission, PoolSpec, terms_of
 
-OnTry = Callable[[int, dict[str, float]], None]
+OnTry = Callable[[int, Mapping[str, float]], None]
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """What arrives: drawn by rate from tables, or a trace whose requests are dealt out to the classes by share."""
+    """A mix, at a rate or as a trace has it, for some time."""
 
-    sources: Sequence[Source]
-    """One per class, in the contract's order."""
-    rate_per_s: float = 1.0
-    cv: float = 1.0
+    mix: Mix
+    rate_per_s: float | None = 1.0
+    """None for a trace at its own times."""
     duration_s: float = 200.0
-    trace: Sequence[TraceRow] = ()
 
     def jobs(self, seed: int) -> list[Job]:
         """Draw the requests of one seed."""
-        draw = np.random.default_rng(seed)
-        if not self.trace:
-            times_s = gamma_arrivals(draw, rate_per_s=self.rate_per_s, cv=self.cv, duration_s=self.duration_s)
-            return draw_jobs(self.sources, times_s, draw)
-        shares = np.array([source.share for source in self.sources])
-        classes = draw.choice(len(self.sources), size=len(self.trace), p=shares / shares.sum()).tolist()
-        return [
-            Job(
-                class_index=index,
-                arrival_s=row.at_s,
-                prompt_tokens=row.prompt_tokens,
-                output_tokens=max(1, row.output_tokens),
-                max_tokens=self.sources[index].max_tokens,
-            )
-            for index, row in zip(classes, self.trace, strict=True)
-        ]
+        return self.mix.jobs(rate_per_s=self.rate_per_s, duration_s=self.duration_s, seed=seed)
 
-    @property
-    def length_s(self) -> float:
-        """From the first arrival to the last, at least a second: a trace may be of one moment."""
-        return max(1.0, self.trace[-1].at_s if self.trace else self.duration_s)
+    def length_s(self, jobs: Sequence[Job]) -> float:
+        """Return how long these requests arrive."""
+        last_s = jobs[-1].arrival_s if jobs else 0.0
+        return self.mix.length_s(last_s, self.rate_per_s, self.duration_s)
 
 
-def engine_of(contract: Contract, model: EngineModel) -> EngineModel:
-    """Return the engine model with what the contract itself says about the engine."""
+def engine_of(contract: Contract, model: EngineModel, plan: Plan | None = None) -> EngineModel:
+    """Return the engine model with the plan's limits; without a plan, with what the contract itself says."""
+    if plan is not None:
+        return replace(
+            model,
+            max_batch_size=plan.limits.max_batch_size,
+            max_num_tokens=plan.limits.max_num_tokens,
+            kv_tokens=plan.memory.kv_tokens,
+            tokens_per_block=plan.limits.tokens_per_block,
+        )
     limits, kv_cache = contract.engine.limits, contract.engine.kv_cache
     return replace(
         model,
@@ -82,21 +72,35 @@ def check_pools(contract: Contract) -> None:
 
 
 class Site:
-    """A contract's service on modelled engines."""
+    """A contract's service on modelled engines, with the plan's limits and zones where there is one."""
 
-    def __init__(self, contract: Contract, model: EngineModel, traffic: Traffic) -> None:
+    def __init__(
+        self, contract: Contract, model: EngineModel, traffic: Traffic, plan: Plan | None = None
+    ) -> None:
         check_pools(contract)
         self.contract = contract
-        self.model = engine_of(contract, model)
+        self.model = engine_of(contract, model, plan)
         self.traffic = traffic
+        self._plan = plan
         self.classes: list[SimClass] = sim_classes(
             contract.classes, terms_of(contract.classes, contract.admission.holdback)
         )
 
-    def gpus(self, engines: int) -> int:
-        """Return the GPUs of so many engines."""
+    @cached_property
+    def binding(self) -> list[str]:
+        """Classes that are asked for, were promised something and may not be shed."""
+        asked = {source.class_name for source in self.traffic.mix.sources if source.share}
+        return [name for name, each in self.contract.classes.items() if binds(each) and name in asked]
+
+    def gpus(self, engines: int) -> int | None:
+        """Return the GPUs of so many engines; None of a back end without."""
         engine = self.contract.engine
-        return engines * engine.tensor_parallel * engine.pipeline_parallel
+        return engines * engine.tensor_parallel * engine.pipeline_parallel if engine.gpu else None
+
+    @property
+    def long_engines(self) -> int:
+        """Engines of the contract's pools for longer prompts, as many as it names; among those that are counted."""
+        return sum(len(pool.upstreams) for pool in self._longer_pools)
 
     def run(self, engines: int, seed: int) -> list[Job]:
         """Simulate one seed on so many engines."""
@@ -104,27 +108,49 @@ class Site:
         Simulation(self._admission(engines), self.classes, self.model).run(jobs)
         return jobs
 
-    def account(self, engines: int, seeds: Sequence[int]) -> list[ClassAccount]:
-        """Return what each class gets, over all seeds."""
-        jobs = [job for seed in seeds for job in self.run(engines, seed)]
-        return account_of(jobs, self.classes, self.traffic.length_s * len(seeds))
+    def runs(self, engines: int, seeds: Sequence[int]) -> list[list[Job]]:
+        """Simulate several seeds."""
+        return [self.run(engines, seed) for seed in seeds]
+
+    def account(self, runs: Sequence[Sequence[Job]]) -> list[ClassAccount]:
+        """Return what each class gets, over all runs."""
+        length_s = sum(self.traffic.length_s(jobs) for jobs in runs)
+        return account_of([job for jobs in runs for job in jobs], self.classes, length_s)
 
     def alone(self, seeds: Sequence[int]) -> dict[str, float]:
-        """Return each class's attainment if every request had an engine to itself: no number of engines gives more."""
-        good, count = [0] * len(self.classes), [0] * len(self.classes)
+        """Return each binding class's attainment if every request had an engine to itself: no number gives more.
+
+        Raises:
+            InputError: No class binds, or no request of one arrives: then nothing can be said.
+        """
+        if not self.binding:
+            hint = "promise ttft_ms, tpot_ms or deadline_ms to a class that is asked for and not sheddable"
+            raise InputError(
+                "no class that may not be shed was promised anything: nothing can be kept", hint=hint
+            )
+        good, count = dict.fromkeys(self.binding, 0), dict.fromkeys(self.binding, 0)
         for job in (job for seed in seeds for job in self.traffic.jobs(seed)):
-            engine = Engine(self.model)
-            engine.submit(job, job.arrival_s)
-            while engine.busy:
-                engine.advance()
             each = self.classes[job.class_index]
-            count[job.class_index] += 1
-            good[job.class_index] += kept(sample_of(job, each.name), each.promise)
-        return {
-            each.name: g / n
-            for each, g, n in zip(self.classes, good, count, strict=True)
-            if n and self._must_keep(each)
-        }
+            if each.name in count:
+                count[each.name] += 1
+                good[each.name] += self._kept_alone(job, each)
+        if missing := [name for name in count if not count[name]]:
+            hint = "raise --duration, --seeds, or the class's share in --traffic"
+            raise InputError(f"no request of {', '.join(missing)} arrives", hint=hint)
+        return {name: good[name] / count[name] for name in count}
+
+    def _kept_alone(self, job: Job, each: SimClass) -> bool:
+        engine = Engine(self.model)
+        engine.submit(job, job.arrival_s)
+        while engine.busy:
+            engine.advance()
+        return kept(sample_of(job, each.name), each.promise)
+
+    def keeps(self, account: Sequence[ClassAccount]) -> bool | None:
+        """Return whether every binding class keeps the objective; None where none binds."""
+        shares = {row.class_name: row.attainment or 0.0 for row in account}
+        wanted = self.contract.objective.attainment
+        return all(shares[name] >= wanted for name in self.binding) if self.binding else None
 
     def engines_needed(self, seeds: Sequence[int], most: int, on_try: OnTry = lambda *_: None) -> int | None:
         """Return the fewest engines with which every class that may not be shed keeps the objective, or None.
@@ -133,13 +159,11 @@ class Site:
         """
 
         def enough(engines: int) -> bool:
-            rows = self.account(engines, seeds)
-            found = {row.class_name: row.attainment for row in rows if row.attainment is not None}
-            on_try(engines, found)
-            wanted = self.contract.objective.attainment
-            return all(found.get(each.name, 1.0) >= wanted for each in self.classes if self._must_keep(each))
+            rows = self.account(self.runs(engines, seeds))
+            on_try(engines, {row.class_name: row.attainment for row in rows if row.attainment is not None})
+            return bool(self.keeps(rows))
 
-        short, engines = 0, 1
+        short, engines = self.long_engines, self.long_engines + 1
         while not enough(engines):
             if engines >= most:
                 return None
@@ -149,17 +173,29 @@ class Site:
             short, engines = (short, middle) if enough(middle) else (middle, engines)
         return engines
 
-    def _must_keep(self, each: SimClass) -> bool:
-        return each.promise.has_slo and not each.promise.sheddable
+    def _zones(self) -> Zones:
+        model = self.model
+        if self._plan is not None:
+            return self._plan.zones
+        longest = model.kv_tokens
+        limits = EngineLimits(
+            model.max_batch_size, longest, longest, model.max_num_tokens, model.tokens_per_block
+        )
+        return zones_of(limits, model.kv_tokens, self.contract.admission.kv_fraction)
+
+    @property
+    def _longer_pools(self) -> list[EnginePool]:
+        return list(self.contract.pools_by_length.values())[1:]
 
     def _admission(self, engines: int) -> Admission:
-        rules, model = self.contract.admission, self.model
-        limits = EngineLimits(
-            model.max_batch_size,
-            model.kv_tokens,
-            model.kv_tokens,
-            model.max_num_tokens,
-            model.tokens_per_block,
-        )
-        zones = zones_of(limits, model.kv_tokens, rules.kv_fraction)
-        return Admission(rules, zones, model.tokens_per_block, backends=engines)
+        if engines <= self.long_engines:
+            message = (
+                f"{engines} engines leave none beside the {self.long_engines} of the pools for longer prompts"
+            )
+            raise InputError(message, hint=f"ask for {self.long_engines + 1} or more")
+        zones, block = self._zones(), self.model.tokens_per_block
+        longer = [
+            PoolSpec(zones, block, len(pool.upstreams), pool.min_prompt_tokens) for pool in self._longer_pools
+        ]
+        backends = engines - self.long_engines
+        return Admission(self.contract.admission, zones, block, backends=backends, longer=longer)

@@ -15,7 +15,9 @@ class EngineModel:
     """What a step costs and what fits. The defaults are declared, not measured: an 8B-class model on one large GPU.
 
     A step takes ``step_s + prefill tokens / prefill_tokens_per_s + sequence_s * sequences + context_s * context
-    tokens``: 5.5 ms + 2048 / 28000 s = 78.6 ms for a step full of prompt.
+    tokens``: 5.5 ms + 2048 / 28000 s = 78.6 ms for a step full of prompt. With prompts in it, it takes ``prefill_s``
+    more, and what their attention takes: from token a to token b of a prompt, ``square_s * (b^2 - a^2)``; of all that
+    prompts take, ``hidden_s`` costs nothing, because the weights are read meanwhile.
     """
 
     step_s: float = 5.5e-3
@@ -28,6 +30,9 @@ class EngineModel:
     tokens_per_block: int = 32
     cancel_s: float = 0.1
     """How long a cancelled request goes on: the engine looks for such every 100 ms."""
+    prefill_s: float = 0.0
+    square_s: float = 0.0
+    hidden_s: float = 0.0
 
 
 class Job:
@@ -158,8 +163,7 @@ class Engine:
         )
         if self._prefilling:
             self._steps, self.busy = 1, True
-            tokens = self._chunk(model.max_num_tokens - running)
-            self.end_s = now_s + base_s + tokens / model.prefill_tokens_per_s
+            self.end_s = now_s + base_s + self._chunk(model.max_num_tokens - running)
         elif running:
             self._steps, self.busy = self._decoding[0][0] - self._step, True
             self._first_step_s, self._growth_s = base_s, model.context_s * running
@@ -179,18 +183,22 @@ class Engine:
             self.kv_tokens += need
             self._prefilling.append(self._waiting.popleft())
 
-    def _chunk(self, room_tokens: int) -> int:
-        """Give the step's room to prompts in order; return the tokens taken."""
-        taken = 0
+    def _chunk(self, room_tokens: int) -> float:
+        """Give the step's room to prompts in order; return the seconds that they take."""
+        taken, squares = 0, 0
         while self._prefilling and taken < room_tokens:
             job = self._prefilling[0]
+            before = job.prompt_tokens - job.left_tokens
             chunk = min(job.left_tokens, room_tokens - taken)
             job.left_tokens -= chunk
             taken += chunk
+            squares += chunk * (2 * before + chunk)
             if job.left_tokens:
                 break
             self._chunked.append(self._prefilling.popleft())
-        return taken
+        model = self.model
+        work_s = taken / model.prefill_tokens_per_s + model.square_s * squares
+        return model.prefill_s + max(0.0, work_s - model.hidden_s)
 
     def _span_s(self, steps: int) -> float:
         """Return the time of so many decode steps, each longer by the tokens that the one before has added."""

@@ -29,7 +29,7 @@ class Score:
     by_class: tuple[float, ...]
     refused: float
     wasted: float
-    """Share of the prompt tokens worked on for requests that broke a promise all the same."""
+    """Share of the prompt and answer tokens worked on for requests that broke a promise all the same."""
 
 
 def score(jobs: Sequence[Job], classes: Sequence[SimClass]) -> Score:
@@ -44,9 +44,9 @@ def score(jobs: Sequence[Job], classes: Sequence[SimClass]) -> Score:
         count[job.class_index] += 1
         good[job.class_index] += is_kept
         refused += job.answered is not None
-        if job.dispatched_s < math.inf:
-            worked += job.prompt_tokens
-            wasted += 0 if is_kept else job.prompt_tokens
+        tokens = job.prompt_tokens - job.left_tokens + (job.output_tokens if job.last_s < math.inf else 0)
+        worked += tokens
+        wasted += 0 if is_kept else tokens
     total = max(1, sum(count))
     return Score(
         requests=sum(count),

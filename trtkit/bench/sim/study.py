@@ -114,15 +114,6 @@ def bounds(cell: Cell, seeds: Sequence[int]) -> list[float]:
     return [attainment_bound(cell.jobs(seed), classes, cell.engine) for seed in seeds]
 
 
-def interval(values: Sequence[float], resamples: int = 2000) -> tuple[float, float, float]:
-    """Return the mean and its 95 % interval by bootstrap over seeds."""
-    numbers = np.asarray(values, dtype=float)
-    draw = np.random.default_rng(0)
-    means = numbers[draw.integers(0, len(numbers), (resamples, len(numbers)))].mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return float(numbers.mean()), float(low), float(high)
-
-
 def compare(
     policies: Sequence[Policy], cell: Cell, seeds: Sequence[int], on_run: Callable[[], None] = lambda: None
 ) -> dict[str, list[Score]]:
