@@ -1,11 +1,18 @@
-"""What one decision costs with ten thousand requests queued, in CPU time; exits 1 above the goal."""
+"""What one decision costs with ten thousand requests queued, in CPU time; exits 1 above the goal.
+
+A pass is the same 60,000 events each time; a figure is the median over passes of that pass's percentile. An event that
+decides on several requests counts once as an event, which is how long the proxy's loop stands still, and its cost in
+equal parts for its decisions.
+"""
 
 from __future__ import annotations
 
 import argparse
 import gc
 import json
+import os
 import random
+import statistics
 import sys
 import time
 from collections import defaultdict
@@ -40,6 +47,9 @@ class Load:
         self.prefilling: list[str] = []
         self.decoding: list[str] = []
         self.costs_us: defaultdict[str, list[float]] = defaultdict(list)
+        """By kind of event, what each decision cost."""
+        self.events_us: list[float] = []
+        self.most_decisions = 0
 
     def step(self) -> None:
         """Let one thing happen."""
@@ -79,30 +89,50 @@ class Load:
         started = time.thread_time_ns()
         decisions = call()
         cost_us = (time.thread_time_ns() - started) / 1000
-        # An event that makes room for several sends them all: so many decisions.
-        self.costs_us[name] += [cost_us / max(1, len(decisions))] * max(1, len(decisions))
+        count = max(1, len(decisions))
+        self.costs_us[name] += [cost_us / count] * count
+        self.events_us.append(cost_us)
+        self.most_decisions = max(self.most_decisions, count)
         for decision in decisions:
             self.waiting.pop(decision.id, None)
             if isinstance(decision, Dispatch):
                 self.prefilling.append(decision.id)
 
 
-def _run(backends: int) -> dict[str, list[float]]:
+def _run(backends: int) -> tuple[dict[str, dict[str, float]], int]:
+    """Return one pass's figures by kind of event, and the most decisions of one event."""
     load = Load(backends)
     while len(load.waiting) < QUEUED:
         load.offer()
     load.costs_us.clear()
+    load.events_us.clear()
+    load.most_decisions = 0
     gc.collect()
     for _ in range(EVENTS):
         load.step()
-    return load.costs_us
+    everything = [cost for costs in load.costs_us.values() for cost in costs]
+    groups = {
+        **dict(sorted(load.costs_us.items())),
+        "all decisions": everything,
+        "all events": load.events_us,
+    }
+    return {name: _figures(costs) for name, costs in groups.items()}, load.most_decisions
 
 
-def _quietest(passes: list[dict[str, list[float]]]) -> dict[str, list[float]]:
-    """Return each decision's smallest cost over passes that are the same: the machine has neighbours."""
+def _figures(costs_us: list[float]) -> dict[str, float]:
+    ordered, count = sorted(costs_us), len(costs_us)
+    shares = {"p50_us": 0.5, "p99_us": 0.99, "p999_us": 0.999}
     return {
-        name: [min(costs) for costs in zip(*(each[name] for each in passes), strict=True)]
-        for name in passes[0]
+        "count": count,
+        **{name: ordered[int(share * count)] for name, share in shares.items()},
+        "max_us": ordered[-1],
+    }
+
+
+def _medians(passes: list[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
+    return {
+        name: {key: statistics.median(each[name][key] for each in passes) for key in figures}
+        for name, figures in passes[0].items()
     }
 
 
@@ -112,34 +142,46 @@ def main() -> int:
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path("bench-results"))
     options = parser.parse_args()
-    p99_us, report = {}, {}
-    for backends in (1, 16):
-        costs_us = _quietest([_run(backends) for _ in range(options.passes)])
-        print(f"\n{backends} engine(s), {QUEUED} queued, {TENANTS} tenants: microseconds of CPU per decision")
-        print(f"{'event':14}{'count':>8}{'p50':>8}{'p99':>8}{'max':>9}")
-        everything = [cost for costs in costs_us.values() for cost in costs]
-        for name, costs in [*sorted(costs_us.items()), ("all", everything)]:
-            ordered = sorted(costs)
-            p50, p99 = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
-            print(f"{name:14}{len(ordered):>8}{p50:>8.1f}{p99:>8.1f}{ordered[-1]:>9.1f}")
-            report[f"{name}, {backends} engine(s)"] = {"p50_us": p50, "p99_us": p99, "max_us": ordered[-1]}
-        p99_us[backends] = p99
+    report = {n: _measure(n, options.passes) for n in (1, 16)}
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "decision.json").write_text(json.dumps(report, indent=1))
+    document = {"passes": options.passes, "load_average": os.getloadavg()[0], "by_engines": report}
+    (options.out / "decision.json").write_text(json.dumps(document, indent=1))
     panels = [
         Panel(
             f"{n} engine(s), p99 in us",
-            [
-                Bar(name, report[f"{name}, {n} engine(s)"]["p99_us"], GOAL_US, Better.LESS)
-                for name in (*sorted(costs_us), "all")
-            ],
+            [Bar(name, row["p99_us"], _goal(name), Better.LESS) for name, row in rows.items()],
         )
-        for n in (1, 16)
+        for n, rows in report.items()
     ]
     (options.out / "decision.svg").write_text(draw(f"CPU time of a decision, {QUEUED} queued", panels))
-    print(f"with 16 engines: {p99_us[16]:.1f} us")
-    print(f"decision p99: {p99_us[1]:.1f} us with one engine (goal {GOAL_US:g} us)")
-    return 0 if p99_us[1] <= GOAL_US else 1
+    p99_us = {n: rows["all decisions"]["p99_us"] for n, rows in report.items()}
+    print(f"\n{options.passes} passes, load average {os.getloadavg()[0]:.1f}; the machine's neighbours count")
+    for n, found in p99_us.items():
+        print(
+            f"decision p99, {n} engine(s): {found:.1f} us, goal {GOAL_US:g}{'' if found <= GOAL_US else '   MISSED'}"
+        )
+    return 0 if max(p99_us.values()) <= GOAL_US else 1
+
+
+def _goal(name: str) -> float | None:
+    return GOAL_US if name == "all decisions" else None
+
+
+def _measure(backends: int, passes: int) -> dict[str, dict[str, float]]:
+    runs = [_run(backends) for _ in range(passes)]
+    found = _medians([figures for figures, _ in runs])
+    print(
+        f"\n{backends} engine(s), {QUEUED} queued, {TENANTS} tenants: microseconds of CPU, medians of {passes} passes"
+    )
+    print(f"{'':14}{'count':>8}{'p50':>8}{'p99':>8}{'p99.9':>8}{'max':>9}")
+    for name, row in found.items():
+        times = "".join(
+            f"{row[key]:>{width}.1f}"
+            for key, width in (("p50_us", 8), ("p99_us", 8), ("p999_us", 8), ("max_us", 9))
+        )
+        print(f"{name:14}{row['count']:>8.0f}{times}")
+    print(f"one event decides on up to {max(most for _, most in runs)} requests")
+    return found
 
 
 if __name__ == "__main__":

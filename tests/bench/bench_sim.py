@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,9 @@ from pathlib import Path
 
 from chart import Bar, Panel, draw
 
+from trtkit.bench.interval import interval_of
 from trtkit.bench.sim.engine import EngineModel
-from trtkit.bench.sim.study import CLASSES, FULL, Cell, Policy, bounds, compare, interval
+from trtkit.bench.sim.study import CLASSES, FULL, Cell, Policy, bounds, compare
 from trtkit.contract.scheduling import OnInfeasible, Order
 
 REQUESTS_PER_S = 20_000
@@ -102,7 +104,12 @@ def main() -> int:
     print(f"\nspeed: {speed:.0f} simulated requests per CPU second (goal {REQUESTS_PER_S})")
     for line in missed:
         print("missed:", line)
-    print("attainment/goal:", "  ".join(f"{c['full'][0]:.3f}/{c['goal']}" for c in cells if c["goal"]))
+    judged = [
+        f"{c['full'][0]:.3f} [{_text(c['full'][1])} {_text(c['full'][2])}] / {c['goal']}"
+        for c in cells
+        if c["goal"]
+    ]
+    print("attainment [95 % over seeds] / goal, by the mean:", "  ".join(judged))
     return 1 if missed else 0
 
 
@@ -111,25 +118,39 @@ def _measure(table: Table, rate: int, seeds: Sequence[int]) -> dict:
     scores = compare(table.policies, cell, seeds)
     full = [each.attainment for each in scores["full"]]
     # The bound is for one engine that can do anything at once; of several it says nothing.
-    ceiling = interval(bounds(cell, seeds[:2]))[0] if cell.engines == 1 else None
+    ceiling = _over(bounds(cell, seeds))[0] if cell.engines == 1 else None
     return {
         "table": table.title,
         "rate_per_s": rate,
         "goal": table.goals.get(rate),
         "stretch": table.stretch.get(rate),
         "upper_bound": ceiling,
-        "full": interval(full),
+        "full": _over(full),
         "policies": {
             name: {
-                "attainment": interval([each.attainment for each in runs]),
-                "difference": interval([a.attainment - b for a, b in zip(runs, full, strict=True)]),
-                "by_class": [interval([each.by_class[n] for each in runs])[0] for n in range(3)],
-                "wasted": interval([each.wasted for each in runs])[0],
+                "attainment": _over([each.attainment for each in runs]),
+                "difference": _over([a.attainment - b for a, b in zip(runs, full, strict=True)]),
+                "by_class": [_over([each.by_class[n] for each in runs])[0] for n in range(3)],
+                "wasted": _over([each.wasted for each in runs])[0],
                 "runs": [asdict(each) for each in runs],
             }
             for name, runs in scores.items()
         },
     }
+
+
+def _text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _over(values: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """Return the mean over seeds, and its interval."""
+    found = interval_of(values)
+    return found.mean, found.low, found.high
+
+
+def _spread(_: float, low: float | None, high: float | None) -> str:
+    return f" [{low:+.3f} {high:+.3f}]" if low is not None and high is not None else " [one seed]"
 
 
 def _show(table: Table, cells: list[dict]) -> None:
@@ -140,8 +161,10 @@ def _show(table: Table, cells: list[dict]) -> None:
         line, found = f"{policy.name:24}", {}
         for cell in cells:
             found = cell["policies"][policy.name]
-            mean, (_, low, high) = found["attainment"][0], found["difference"]
-            line += f"{f'{mean:.3f} [{low:+.3f} {high:+.3f}]' if policy is not FULL else f'{mean:.3f}' + ' ' * 16:>24}"
+            mean, spread = found["attainment"][0], " " * 16
+            if policy is not FULL:
+                spread = _spread(*found["difference"])
+            line += f"{f'{mean:.3f}{spread}':>24}"
         print(f"{line}   {found['wasted']:.0%} {'/'.join(f'{share:.2f}' for share in found['by_class'])}")
     for name in ("goal", "stretch", "upper_bound"):
         if cells[0][name] is not None:
@@ -151,13 +174,13 @@ def _show(table: Table, cells: list[dict]) -> None:
 
 
 def _speed() -> float:
-    """Return simulated requests per CPU second, the best of twenty: the machine has neighbours."""
-    best = 0.0
+    """Return simulated requests per CPU second, the median of twenty runs."""
+    rates = []
     for _ in range(20):
         started_s = time.process_time()
         requests = FULL.run(Cell(8.0), 1).requests
-        best = max(best, requests / (time.process_time() - started_s))
-    return best
+        rates.append(requests / (time.process_time() - started_s))
+    return statistics.median(rates)
 
 
 def _write(folder: Path, report: dict) -> None:
