@@ -8,15 +8,16 @@ from typing import Any
 
 from trtkit.errors import Problem
 from trtkit.triton.lint.agreement import agreement_problems
-from trtkit.triton.lint.files import file_problems
+from trtkit.triton.lint.files import LINKS, file_problems
 from trtkit.triton.lint.model import Model, Models
 from trtkit.triton.lint.parameters import parameter_problems
 
 
-def lint(repo: Path, line: str | None = None) -> list[Problem]:
+def lint(repo: Path, line: str | None = None, *, linked: bool = True) -> list[Problem]:
     """Return every problem of the repository, whoever wrote it; none means that Triton has no reason to refuse it.
 
-    ``line`` is the release line of TensorRT-LLM that is to serve it; left out, the engine's.
+    ``line`` is the release line of TensorRT-LLM that is to serve it; left out, the engine's. Without ``linked``,
+    engines and tokenizers need not be in place yet.
     """
     models: dict[str, Model] = {}
     problems: list[Problem] = []
@@ -34,7 +35,8 @@ def lint(repo: Path, line: str | None = None) -> list[Problem]:
         problems += file_problems(model, repo)
         problems += parameter_problems(model, built_for)
         problems += _steps(model, models)
-    return [*problems, *agreement_problems(models, line)]
+    problems += agreement_problems(models, line)
+    return [problem for problem in problems if linked or problem.hint != LINKS]
 
 
 def _parse(path: Path) -> Any:

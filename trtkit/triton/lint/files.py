@@ -14,7 +14,8 @@ from trtkit.triton.lint.model import TENSORRT, Model
 _TOKENIZER = "parameters.tokenizer_dir"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model")
 _HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_LINKS = "trtkit build links engine and tokenizer there"
+LINKS = "trtkit build links engine and tokenizer there, and so does trtkit repo --engine"
+"""The fix where only that is missing."""
 _NEEDED = {
     PREPROCESSING_MODEL: ("python",),
     POSTPROCESSING_MODEL: ("python",),
@@ -77,9 +78,9 @@ def _engine(model: Model) -> Iterator[Problem]:
     if place is None:
         return
     if not place.is_dir():
-        yield model.problem(f"{place} does not exist", key, _LINKS)
+        yield model.problem(f"{place} does not exist", key, LINKS)
     elif model.config.backend == TENSORRT and not (place / "config.json").is_file():
-        yield model.problem(f"no config.json in {place}", key, _LINKS)
+        yield model.problem(f"no config.json in {place}", key, LINKS)
     elif model.built is not None:
         ranks = [f"rank{rank}.engine" for rank in range(model.built.world)]
         lost = [name for name in ranks if not (place / name).is_file()]
@@ -104,7 +105,7 @@ def _tokenizer(model: Model, root: Path) -> Iterator[Problem]:
             if hub
             else f"{place} does not exist"
         )
-        yield model.problem(message, _TOKENIZER, "give a local folder" if hub else _LINKS)
+        yield model.problem(message, _TOKENIZER, "give a local folder" if hub else LINKS)
     elif not value.startswith("/") and not _is_ours(model):
         message = f"{value!r} is relative to wherever the server is started"
         yield model.problem(message, _TOKENIZER, "write the path that the server sees, from the root")
@@ -112,7 +113,7 @@ def _tokenizer(model: Model, root: Path) -> Iterator[Problem]:
         message = f"{place} is a folder of the repository itself: Triton takes it for a model"
         yield model.problem(message, _TOKENIZER, f"move it below {model.folder / '1'}")
     elif not any((place / name).is_file() for name in _wanted(model)):
-        yield model.problem(f"no {_wanted(model)[0]} in {place}", _TOKENIZER, _LINKS)
+        yield model.problem(f"no {_wanted(model)[0]} in {place}", _TOKENIZER, LINKS)
 
 
 def _wanted(model: Model) -> tuple[str, ...]:

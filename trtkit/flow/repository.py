@@ -1,0 +1,90 @@
+"""A model repository outside of the store: rendered from a contract, or somebody's, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtkit.catalog.trtllm import LINES
+from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.contract import ContractFile
+from trtkit.engine.store import Store
+from trtkit.errors import InputError, Problem
+from trtkit.flow.against import engine_problems
+from trtkit.flow.build import Report, resolve_draft
+from trtkit.flow.chosen import resolve_chosen
+from trtkit.flow.stages import need_tokenizer
+from trtkit.plan import Plan
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """The files of one repository, and what they were rendered from."""
+
+    file: ContractFile
+    source: HfCheckpoint
+    plan: Plan
+    draft: Plan | None
+    files: Mapping[str, bytes]
+
+    @property
+    def line(self) -> str | None:
+        """Release line of TensorRT-LLM that serves it; None for engines of trtkit's own."""
+        return self.plan.target.trtllm if self.plan.target else None
+
+    def engine_problems(self, out: Path) -> list[Problem]:
+        """Return why engines that lie in ``out`` are not those of the plan."""
+        return engine_problems(out, self.plan, self.file.path, self.file.overrides)
+
+    def problems(self, out: Path) -> list[Problem]:
+        """Return why Triton would not take the repository in ``out``."""
+        from trtkit.triton.lint import lint
+
+        linked = any(out.glob("*/*/engine")) or any(out.glob("*/*/tokenizer"))
+        return [*self.engine_problems(out), *lint(out, self.line, linked=linked)]
+
+    def link(self, out: Path, engine: Path) -> None:
+        """Place an engine and the source's tokenizer.
+
+        Raises:
+            InputError: There is no engine or no tokenizer, or the contract has a draft model, whose engine lacks.
+        """
+        from trtkit.triton.parts import install
+
+        if self.draft is not None:
+            hint = "let `trtkit build` make the repository: it links both engines"
+            raise InputError("the contract has a draft model: one engine is not enough", hint=hint)
+        install(out, engine, need_tokenizer(self.source).parent)
+
+
+def render_contract(
+    file: ContractFile, store: Store, report: Report, *, mount: str | None = None
+) -> Rendered:
+    """Render the repository of a contract; ``mount`` is where containers see it.
+
+    Raises:
+        InputError: Contract or source are wrong, or ``mount`` is no place.
+    """
+    from trtkit.triton.repository import MOUNT, render
+
+    place = MOUNT if mount is None else mount
+    if not place.startswith("/") or place == "/":
+        raise InputError(f"{place!r} is no folder of a container", hint=f"give one such as {MOUNT}")
+    source, plan = resolve_chosen(file, store, report)
+    draft = resolve_draft(file, store, report)
+    return Rendered(file, source, plan, draft, render(plan, mount=place.rstrip("/"), draft=draft))
+
+
+def foreign_problems(folder: Path, line: str | None) -> list[Problem]:
+    """Return what is wrong with a repository of which there is no contract.
+
+    Raises:
+        InputError: Nothing is known of the release line.
+    """
+    from trtkit.triton.lint import lint
+
+    if line is not None and line not in LINES:
+        hint = f"lines that are: {', '.join(LINES)}"
+        raise InputError(f"nothing is known of TensorRT-LLM {line}", hint=hint)
+    return lint(folder, line)
