@@ -100,10 +100,9 @@ def main() -> int:
     _show(results)
     print(f"\n{(time.monotonic() - started_s) / 60:.1f} minutes, load average now {os.getloadavg()[0]:.1f}")
     for goal in goals:
-        missed = "NOT MEASURED" if goal["figure"] is None else "MISSED"
-        print(
-            f"{goal['what']}: {_text(goal['figure'], '.3g')}, goal {goal['goal']}{'' if goal['met'] else f'   {missed}'}"
-        )
+        missed = "   NOT MEASURED" if goal["figure"] is None else "   MISSED"
+        figure = _text(goal["figure"], ".3g")
+        print(f"{goal['what']}: {figure}, goal {goal['goal']}{'' if goal['met'] else missed}")
     return 0 if all(goal["met"] for goal in goals) else 1
 
 

@@ -292,12 +292,9 @@ def test_what_is_no_trace_is_refused_by_line(tmp_path, text, message):
         read_trace(path)
 
 
-def test_engines_of_a_pool_for_longer_prompts_are_those_that_the_contract_names():
-    pools = {"standard": {}, "long": {"min_prompt_tokens": 500, "upstreams": [{"grpc": "10.0.0.1:8001"}]}}
-    spec = Contract.model_validate({**CHAT.model_dump(exclude_unset=True), "pools": pools})
-    found = site(spec, duration=10.0)
-    jobs = found.run(3, 1)
-    assert {job.engine for job in jobs if job.prompt_tokens >= 500} == {2}
-    assert found.engines_needed(range(1), 8) >= 2
-    with pytest.raises(InputError, match="leave none beside the 1 of the pools"):
-        found.run(1, 1)
+def test_pools_for_prompts_of_different_lengths_are_not_modelled():
+    spec = Contract.model_validate(
+        {**CHAT.model_dump(exclude_unset=True), "pools": {"standard": {}, "long": {"min_prompt_tokens": 500}}}
+    )
+    with pytest.raises(InputError, match="one pool of engines is modelled"):
+        site(spec)

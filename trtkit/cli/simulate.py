@@ -230,8 +230,6 @@ class _Answer:
             "one queue for all engines, no network, no prefix reuse; each request asks for as many tokens as it gets",
         ]
         lines += [f"{name}: {what}" for name, what in site.traffic.mix.described().items()]
-        if long := site.long_engines:
-            lines.append(f"{long} of {self.engines} engines are of the contract's pools for longer prompts")
         return lines
 
     def text(self) -> str:

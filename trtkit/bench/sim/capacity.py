@@ -12,11 +12,10 @@ from trtkit.bench.sim.engine import Engine, EngineModel, Job
 from trtkit.bench.sim.fleet import SimClass, Simulation, sim_classes
 from trtkit.bench.sim.score import account_of, sample_of
 from trtkit.contract.models import Contract
-from trtkit.contract.pools import EnginePool
 from trtkit.errors import InputError
 from trtkit.plan.resolve import zones_of
 from trtkit.plan.types import EngineLimits, Plan, Zones
-from trtkit.proxy.admission import Admission, PoolSpec, terms_of
+from trtkit.proxy.admission import Admission, terms_of
 
 OnTry = Callable[[int, Mapping[str, float]], None]
 
@@ -97,11 +96,6 @@ class Site:
         engine = self.contract.engine
         return engines * engine.tensor_parallel * engine.pipeline_parallel if engine.gpu else None
 
-    @property
-    def long_engines(self) -> int:
-        """Engines of the contract's pools for longer prompts, as many as it names; among those that are counted."""
-        return sum(len(pool.upstreams) for pool in self._longer_pools)
-
     def run(self, engines: int, seed: int) -> list[Job]:
         """Simulate one seed on so many engines."""
         jobs = self.traffic.jobs(seed)
@@ -163,7 +157,7 @@ class Site:
             on_try(engines, {row.class_name: row.attainment for row in rows if row.attainment is not None})
             return bool(self.keeps(rows))
 
-        short, engines = self.long_engines, self.long_engines + 1
+        short, engines = 0, 1
         while not enough(engines):
             if engines >= most:
                 return None
@@ -183,19 +177,6 @@ class Site:
         )
         return zones_of(limits, model.kv_tokens, self.contract.admission.kv_fraction)
 
-    @property
-    def _longer_pools(self) -> list[EnginePool]:
-        return list(self.contract.pools_by_length.values())[1:]
-
     def _admission(self, engines: int) -> Admission:
-        if engines <= self.long_engines:
-            message = (
-                f"{engines} engines leave none beside the {self.long_engines} of the pools for longer prompts"
-            )
-            raise InputError(message, hint=f"ask for {self.long_engines + 1} or more")
-        zones, block = self._zones(), self.model.tokens_per_block
-        longer = [
-            PoolSpec(zones, block, len(pool.upstreams), pool.min_prompt_tokens) for pool in self._longer_pools
-        ]
-        backends = engines - self.long_engines
-        return Admission(self.contract.admission, zones, block, backends=backends, longer=longer)
+        rules = self.contract.admission
+        return Admission(rules, self._zones(), self.model.tokens_per_block, backends=engines)
