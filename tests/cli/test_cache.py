@@ -39,7 +39,7 @@ def test_the_manifest_says_what_a_repository_was_made_of_and_for(built):
         assert len(origin["source"]["files"]["model.safetensors"]) == 64
         assert origin["target"]["backend"] == "cpu"
         assert origin["target"]["sm"] is None
-        assert {"trtkit", "python", "openvino"} <= origin["tools"].keys()
+        assert {"trtkit", "python", "numpy", "ml_dtypes", "openvino"} <= origin["tools"].keys()
         assert origin["plan"]["limits"]["max_batch_size"] == 4
         assert origin["plan"]["memory"]["kv_bytes_per_token"] > 0
         assert manifest["files"]
@@ -49,6 +49,8 @@ def test_comments_and_order_change_no_key(trtkit, built):
     path, _ = built
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("# a comment\n" + "".join(lines))
+    config = path.parent / "model" / "config.json"
+    config.write_text(json.dumps(dict(reversed(json.loads(config.read_text()).items())), indent=7))
     assert explained(trtkit, path) == {"convert": [], "compile": [], "repo": []}
 
 

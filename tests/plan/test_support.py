@@ -6,7 +6,7 @@ import pytest
 
 from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.support import KV_SUPPORT, UNWRITTEN, WEIGHT_SUPPORT, Support
-from trtkit.catalog.trtllm import FLAGS, LINES, NEWEST, PROFILES
+from trtkit.catalog.trtllm import FLAGS, IMAGES, LINES, NEWEST, PROFILES
 from trtkit.contract.models import BackendName, KvCacheFormat, WeightFormat
 from trtkit.plan.support import kv_verdict, table, weights_verdict
 
@@ -100,6 +100,13 @@ def test_gpus_have_what_their_generation_has():
         assert 20_000 < gpu.memory_mib < 300_000
         assert gpu.source
         assert gpu.read_on
+
+
+def test_every_image_of_a_line_has_a_release_of_it_or_none_that_is_sure():
+    tags = [(line, tag) for line, profile in PROFILES.items() for tag in profile.images]
+    assert [tag for _, tag in tags] == list(IMAGES)
+    assert all((IMAGES[tag].release or line).startswith(line) for line, tag in tags)
+    assert [tag for tag, image in IMAGES.items() if image.release is None] == ["25.01", "25.05"]
 
 
 def test_flags_belong_to_known_lines_and_defaults_to_their_choices():

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtkit.cli.console import Output, fail, many, say, show, show_json
+from trtkit.cli.console import Output, fail, many, say, show, show_json, warn
 from trtkit.cli.options import OutputOption
-from trtkit.errors import VerificationError
+from trtkit.errors import Severity, VerificationError
 
 if TYPE_CHECKING:
     from trtkit.flow.inspect import Finding
@@ -37,7 +37,8 @@ def inspect(
     document = {"schema": 1, **_document(found)}
     if output is Output.TEXT:
         show("\n".join(_lines(found)))
-    if problems := found.all_problems:
+    warn(each for each in found.all_problems if each.severity is Severity.WARNING)
+    if problems := [each for each in found.all_problems if each.severity is Severity.ERROR]:
         for problem in problems:
             say(str(problem))
         fail(VerificationError(f"{many(len(problems), 'part')} damaged", path=path), document)

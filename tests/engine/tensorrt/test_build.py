@@ -96,6 +96,22 @@ def test_a_dry_run_says_that_the_builder_is_missing(tools, contract, trtkit):
     assert "on PATH" not in trtkit("build", contract(), "--dry-run")[2]
 
 
+def test_manifests_say_what_was_planned_and_what_built(tools, contract, build, trtkit):
+    tools()
+    _, document, _ = build(contract(), "--in-container")
+    for name in ("compile", "repo"):
+        path = Path(stage(document, name)["path"])
+        manifest = read_manifest(path)
+        target = manifest.origin["target"]
+        assert (target["trtllm"], target["release"], target["tensorrt"]) == ("1.2", "1.2.1", "10.14.1")
+        assert manifest.facts["image_digest"] == f"sha256:{'a' * 64}"
+        release = manifest.facts["trtllm"]
+        assert trtkit("verify", path, "--against", release)[0] == 0
+        assert trtkit("verify", path, "--against", f"{release}9")[0] == 6
+        code, _, err = trtkit("verify", path, "--against", f"26.07@sha256:{'b' * 64}")
+        assert (code, "built in another image of 1.2.1" in err) == (0, True)
+
+
 def test_products_and_repositories_verify(tools, contract, build, trtkit):
     tools()
     _, document, _ = build(contract(tensor_parallel=2))
