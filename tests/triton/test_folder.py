@@ -1,3 +1,4 @@
+import fcntl
 import os
 import resource
 from pathlib import Path
@@ -95,6 +96,17 @@ def test_a_run_that_was_killed_among_its_renames_is_completed_by_the_next(tmp_pa
     newest = dict.fromkeys(FILES, b"newest")
     write(newest, tmp_path)
     assert {path: content for path, content in tree(tmp_path).items() if path != RECORD} == newest
+
+
+def test_one_process_writes_at_a_time(tmp_path):
+    (tmp_path / ".trtkit-staged").mkdir()
+    other = os.open(tmp_path / ".trtkit-staged", os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(InputError, match="in use"):
+        write(FILES, tmp_path)
+    os.close(other)
+    write(FILES, tmp_path)
+    assert tree(tmp_path).keys() == {*FILES, RECORD}
 
 
 def test_records_of_earlier_versions_are_read(tmp_path):

@@ -58,7 +58,6 @@ def write(files: Mapping[str, bytes], out: Path, *, overwrite: bool = False) -> 
     Raises:
         InputError: A file there is not trtkit's, or was edited and may not be overwritten; or another process writes.
     """
-    out.mkdir(parents=True, exist_ok=True)
     with _alone(out):
         recorded = _recorded(out)
         found = list(_drifts(files, recorded, out))
@@ -74,7 +73,6 @@ def write(files: Mapping[str, bytes], out: Path, *, overwrite: bool = False) -> 
         for path in stale:
             _remove(out / path, out)
         _replace(out, RECORD, _record(now))
-        shutil.rmtree(out / _STAGED, ignore_errors=True)
     return sorted(changed + stale)
 
 
@@ -142,16 +140,43 @@ def _is_file(out: Path, path: Path) -> bool:
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
-    """Keep other processes from writing to the same folder."""
-    descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
+    """Make the folder that files are staged in, which one process has at a time; it goes away on every way out."""
+    staged = out / _STAGED
+    descriptor = _take(staged, out)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
-    except BlockingIOError:
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _take(staged: Path, out: Path) -> int:
+    try:
+        staged.mkdir(parents=True, exist_ok=True)
+        descriptor = _lock(staged)
+    except (BlockingIOError, FileNotFoundError):
         hint = "wait until it is done, or give another folder"
         raise InputError("is in use by another process", path=out, hint=hint) from None
-    finally:
+    except (NotADirectoryError, FileExistsError, PermissionError) as error:
+        hint = "name a folder that you may write to"
+        raise InputError(f"cannot be written to: {error.strerror}", path=out, hint=hint) from error
+    for left in staged.iterdir():  # by a run that was killed
+        shutil.rmtree(left) if left.is_dir() else left.unlink()
+    return descriptor
+
+
+def _lock(folder: Path) -> int:
+    """Return the open folder, locked. Raises BlockingIOError when somebody has it, or has just removed it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(folder.stat(), os.fstat(descriptor)):
+            return descriptor
+    except OSError:
         os.close(descriptor)
+        raise
+    os.close(descriptor)
+    raise BlockingIOError
 
 
 def _recorded(out: Path) -> Recorded:
@@ -195,13 +220,8 @@ def _read(path: Path) -> bytes | None:
 
 def _stage(files: Mapping[str, bytes], changed: Iterable[str], out: Path) -> None:
     """Write everything that changes beside its place; on failure nothing has changed."""
-    shutil.rmtree(out / _STAGED, ignore_errors=True)  # of a run that was killed
-    try:
-        for path in changed:
-            _write(out / _STAGED / path, files[path])
-    except BaseException:
-        shutil.rmtree(out / _STAGED, ignore_errors=True)
-        raise
+    for path in changed:
+        _write(out / _STAGED / path, files[path])
 
 
 def _write(path: Path, content: bytes) -> None:
