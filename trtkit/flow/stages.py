@@ -21,7 +21,7 @@ from trtkit.engine.keys import COMPILE, CONVERT, REPO, plan_inputs
 from trtkit.engine.manifest import code_digest
 from trtkit.engine.store import Stage, Store
 from trtkit.engine.tensorrt.backend import Builder, TensorrtBackend
-from trtkit.errors import InputError
+from trtkit.errors import InputError, Severity, StageError
 from trtkit.flow.alpha import ALPHAS, AUTO, Alpha
 from trtkit.flow.calibrate import Calibrating
 from trtkit.flow.companions import Companions
@@ -264,6 +264,7 @@ def repo_stage(engine: Stage, way: Way, draft: Stage | None) -> Stage:
         report("repo", 0, None)
         write(files, out)
         install(out, store.path(engine.name, engine.key), source.folder, drafting)
+        _refuse_unloadable(out, plan)
         report("repo", 1, 1)
         built = store.find(engine.name, engine.key)
         # Who has only the repository still knows what built its engine.
@@ -278,3 +279,14 @@ def repo_stage(engine: Stage, way: Way, draft: Stage | None) -> Stage:
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
     return Stage(REPO, inputs, run, files=tuple(files))
+
+
+def _refuse_unloadable(repository: Path, plan: Plan) -> None:
+    """Refuse a repository that Triton would not take, or whose engine is not what it says."""
+    from trtkit.triton.lint import lint
+
+    found = lint(repository, plan.target.trtllm if plan.target else None)
+    wrong = [each for each in found if each.severity is Severity.ERROR]
+    if wrong:
+        lines = "".join(f"\n  {each}" for each in wrong)
+        raise StageError(f"Triton would not take the repository:{lines}", hint=wrong[0].hint)
