@@ -119,7 +119,11 @@ _IN_IMAGES: tuple[tuple[tuple[str, ...], str | None, str, str, str], ...] = (
     (("26.03",), "1.2.0", "13.1.0", "10.14.1", "590.44"),
     (("26.04", "26.05", "26.06", "26.07"), "1.2.1", "13.1.0", "10.14.1", "590.44"),
 )
-IMAGES: dict[str, Image] = {tag: Image(tag, *rest) for tags, *rest in _IN_IMAGES for tag in tags}
+IMAGES: dict[str, Image] = {
+    tag: Image(tag, release, cuda, tensorrt, driver)
+    for tags, release, cuda, tensorrt, driver in _IN_IMAGES
+    for tag in tags
+}
 """By tag YY.MM, oldest first."""
 
 
