@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from tests.load.test_tally import measured
 from tests.proxy.fake_triton import final_chunk, text_chunk
+from trtkit.bench.capacity import Capacity
 from trtkit.bench.experiment import BenchResult, Experiment, Run
 from trtkit.bench.load import Target
 from trtkit.bench.mix import mix_of
@@ -255,8 +256,9 @@ def test_a_class_without_traffic_does_not_bound_goodput(filler):
 
 
 def test_an_overload_without_a_queue_was_none(experiment):
+    experiment.capacity = Capacity(2.7, (), measured=False)
     add(experiment, 4.0, 10, rho=1.5)
-    assert "measured too low" in experiment.result({}).warnings[0]
+    assert "it was given too low" in experiment.result({}).warnings[0]
 
 
 def test_what_could_never_be_served_is_said(experiment):

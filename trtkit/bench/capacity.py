@@ -32,10 +32,16 @@ class Level:
 
 @dataclass(frozen=True)
 class Capacity:
-    """The saturated rate and the levels that prove it."""
+    """The saturated rate and the levels that prove it; of a rate that was given there are none."""
 
     rate_per_s: float
     levels: tuple[Level, ...]
+    measured: bool = True
+
+    @property
+    def how(self) -> str:
+        """Where it is from, for a reader."""
+        return "measured" if self.measured else "given"
 
 
 async def measure_capacity(

@@ -72,7 +72,7 @@ class BenchResult:
     binding: tuple[str, ...]
     """Classes that were promised something and may not be shed; with none, nothing can be kept or missed."""
     goodput_capacity_per_s: float | None
-    """Largest rate that was tried at which :data:`GOODPUT_ATTAINMENT` of every class was kept; None if at none."""
+    """Largest rate tried at which :data:`GOODPUT_ATTAINMENT` of every class was kept; None if at none, or none binds."""
     goodput_capacity_by_seed: tuple[float | None, ...]
     """The same of each seed alone."""
     missed: tuple[str, ...]
@@ -222,7 +222,8 @@ class Experiment:
                 yield f"{ends.total()} of {len(samples)} requests {what}: {ends.most_common(1)[0][0]}"
         failed = any(each.kind is Outcome.FAILED for each in samples)
         if run.rho is not None and run.rho > 1 and not failed and not _overloaded(run, samples):
-            yield f"no queue and no refusal at {run.rho:.2f} times the capacity: it was measured too low"
+            how = self.capacity.how if self.capacity else "taken"
+            yield f"no queue and no refusal at {run.rho:.2f} times the capacity: it was {how} too low"
 
     def _discarded(self, tally: Tally) -> str:
         """Return why a run measured its client: it sent later than a twentieth of the smallest promise."""

@@ -26,7 +26,7 @@ class Interval:
         mean = format(self.mean, form)
         if self.low is None or self.high is None:
             return f"{mean} (one seed: no interval)"
-        if self.low == self.high:
+        if math.isclose(self.low, self.high, abs_tol=1e-12):
             return f"{mean} in each of {self.seeds} seeds"
         return f"{mean}, 95 % interval {format(self.low, form)} to {format(self.high, form)} over {self.seeds} seeds"
 

@@ -97,7 +97,7 @@ class Job:
     async def measure(self, address: str) -> Capacity:
         """Return the capacity that was given, else measure it."""
         if self.load.capacity_per_s is not None:
-            return Capacity(self.load.capacity_per_s, ())
+            return Capacity(self.load.capacity_per_s, (), measured=False)
         async with Target(address, self.filler) as target:
             return await measure_capacity(target, self._endless(), self.load.level_s, self.watcher.on_level)
 

@@ -47,7 +47,7 @@ def _about(result: BenchResult) -> str:
     traffic = ", ".join(f"{name}: {what}" for name, what in result.traffic.items())
     lines = [f"{result.arrivals} arrivals, {traffic}, lengths times {result.scale:g}"]
     if result.capacity is not None:
-        lines.append(f"capacity {result.capacity.rate_per_s:.2f} requests/s")
+        lines.append(f"capacity {result.capacity.rate_per_s:.2f} requests/s ({result.capacity.how})")
     lines.append(f"objective: {result.objective:.1%} of each class; a refusal is a miss")
     return "".join(f'<p class="quiet">{escape(line)}</p>' for line in lines)
 
