@@ -71,7 +71,6 @@ def test_weights_keep_their_stored_type(checkpoint: Any) -> None:
     [
         ({"quantization": {"quant_algo": "W4A16_GPTQ"}}, "W4A16_GPTQ"),
         ({"quantization": {"quant_algo": None, "kv_cache_quant_algo": "NVFP4"}}, "NVFP4"),
-        ({"quantization": {"quant_algo": "W8A16", "exclude_modules": ["*mlp*"]}}, "exclude_modules"),
         ({"architecture": "MixtralForCausalLM"}, "MixtralForCausalLM"),
         ({"rotary_scaling": {"type": "yarn", "factor": 2.0}}, "yarn"),
         ({"hidden_act": "relu"}, "relu"),

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import ml_dtypes
@@ -19,7 +18,7 @@ from tests.checkpoint import quantized_model
 from tests.checkpoint.conftest import save
 from tests.quantize.dequantize import INPUTS, LINEAR, NORMS
 from trtkit.catalog.parallel import Parallelism
-from trtkit.catalog.schemes import SCHEMES
+from trtkit.catalog.schemes import DEFAULT_EXCLUDED, SCHEMES
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.safetensors import read_header
@@ -195,15 +194,16 @@ def test_another_model_is_refused_by_what_differs(model, tiny_llama, write):
         gated(write(model, "none"), other)
 
 
-def test_layers_that_an_engine_would_leave_alone_are_refused(model, write):
+def test_layers_that_an_engine_leaves_alone_are_computed_as_they_are(model, write):
     checkpoint = write(model, "int8-wo")
     file = checkpoint.folder / "config.json"
     config = json.loads(file.read_text())
-    for patterns, refused in ((["*lm_head"], False), (["*.mlp.proj"], True)):
-        config["quantization"]["exclude_modules"] = patterns
-        file.write_text(json.dumps(config))
-        with pytest.raises(InputError, match=r"mlp\.proj") if refused else nullcontext():
-            gated(TrtllmCheckpoint.open(checkpoint.folder), model)
+    config["quantization"]["exclude_modules"] = [*DEFAULT_EXCLUDED, "*.mlp.proj", "*.mlp.proj.weight"]
+    file.write_text(json.dumps(config))
+    candidate = gated(TrtllmCheckpoint.open(checkpoint.folder), model)
+    for tensor, linear in candidate.linears():
+        exact = np.array_equal(weight_of(linear), checkpoint.tensor(tensor.target.name))
+        assert exact == tensor.target.name.endswith("mlp.proj.weight")
 
 
 @given(

@@ -17,10 +17,11 @@ from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.hf import HfCheckpoint, read_json
 from trtkit.checkpoint.jobs import Job, Layout, Target
+from trtkit.checkpoint.layer_blocks import QUANT_CFG, write_layer_blocks
 from trtkit.checkpoint.mapping import MappedTensor, map_tensors, tied_copies
 from trtkit.checkpoint.progress import Progress, silent
 from trtkit.checkpoint.rank_files import RankFiles
-from trtkit.checkpoint.recipe import Baking, Recipe
+from trtkit.checkpoint.recipe import Baking, ByLayer, Recipe
 from trtkit.checkpoint.safetensors import TensorInfo, TensorSpec
 from trtkit.checkpoint.staging import contents, staged_folder, staging_place, write_json
 from trtkit.checkpoint.trtllm_config import DTYPES, write_config
@@ -28,7 +29,9 @@ from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST
 from trtkit.errors import ContractError, EnvironmentLacks, InputError
 from trtkit.plan.parallel import parallel_problems
 
-_OURS = re.compile(rf"{re.escape(CHECKPOINT_CONFIG)}|{re.escape(MANIFEST)}|rank\d+\.safetensors")
+_OURS = re.compile(
+    rf"{re.escape(CHECKPOINT_CONFIG)}|{re.escape(QUANT_CFG)}|{re.escape(MANIFEST)}|rank\d+\.safetensors"
+)
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,11 @@ class Conversion:
         # Loaders take unknown keys at the top level with a warning.
         return {**content, "trtkit": dict(baked)} if baked else content
 
+    def layers(self) -> dict[str, Any]:
+        """Return the content of ``quant_cfg.json``; empty where there is none."""
+        layers = self.recipe.layer_blocks if isinstance(self.recipe, ByLayer) else {}
+        return write_layer_blocks(self.recipe.quantization, layers) if layers else {}
+
     def check(self, out: Path) -> None:
         """Make sure that only damaged weights can stop the conversion: where it goes, space and a tied head are right.
 
@@ -99,6 +107,8 @@ class Conversion:
         with staged_folder(out) as staging:
             written = _write(staging, self.jobs, self.layout.ranks, progress)
             write_json(staging / CHECKPOINT_CONFIG, self.config())
+            if layers := self.layers():
+                write_json(staging / QUANT_CFG, layers)
         tied = self.layout.config.tie_word_embeddings
         return ConversionReport(out, len(self.targets), self.layout.ranks.world, written, tied)
 

@@ -44,6 +44,12 @@ def read_layer_blocks(folder: Path, quantization: Mapping[str, Any]) -> Blocks:
     return layers
 
 
+def write_layer_blocks(quantization: Mapping[str, Any], layers: Blocks) -> dict[str, Any]:
+    """Return the content of ``quant_cfg.json``."""
+    names = {key: quantization.get(key) for key in ("quant_algo", _CACHE)}
+    return {**names, _LAYERS: {module: dict(block) for module, block in layers.items()}}
+
+
 def block_of(quantization: Mapping[str, Any], layers: Blocks, module: str) -> Mapping[str, Any]:
     """Return the block that holds for one layer; its ``quant_algo`` is None where the layer is plain."""
     algorithm = quantization.get("quant_algo")

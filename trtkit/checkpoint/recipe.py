@@ -38,6 +38,15 @@ class Baking(Protocol):
         """What they depend on, for ``config.json``; empty when they fit every GPU."""
 
 
+@runtime_checkable
+class ByLayer(Protocol):
+    """A recipe whose layers may have formats of their own."""
+
+    @property
+    def layer_blocks(self) -> Mapping[str, Mapping[str, Any]]:
+        """The block of each quantized layer, for ``quant_cfg.json``; empty where ``config.json`` says it all."""
+
+
 @dataclass(frozen=True)
 class Plain:
     """Takes every tensor over; INT8 weight-only too, whose weights TensorRT-LLM quantizes when it builds."""

@@ -33,6 +33,9 @@ class Checkpoint(Protocol):
     def info(self, name: str) -> TensorInfo:
         """Return a tensor's data type, shape and place."""
 
+    def block_of(self, module: str) -> Mapping[str, Any]:
+        """Return the ``quantization`` block that holds for one layer."""
+
     def tensor(self, name: str) -> Array:
         """Return a tensor, memory-mapped if possible; bf16 as ``ml_dtypes.bfloat16``."""
 
@@ -49,6 +52,10 @@ class Tensors:
 
     def __contains__(self, name: str) -> bool:
         return name in self._checkpoint
+
+    def block_of(self, module: str) -> Mapping[str, Any]:
+        """Return the ``quantization`` block that holds for one layer."""
+        return self._checkpoint.block_of(module)
 
     @property
     def names(self) -> tuple[str, ...]:

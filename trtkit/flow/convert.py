@@ -19,6 +19,7 @@ from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.checkpoint.storage.quantized import Quantized
 from trtkit.engine.store import Store
 from trtkit.errors import ContractError, InputError
+from trtkit.plan.layers import layer_formats
 from trtkit.plan.resolve import quant_plan
 from trtkit.quantize.act_range import ActRange
 from trtkit.quantize.recipes import check_version, recipe_for
@@ -30,6 +31,8 @@ _OPTIONS = {
     "engine.moe_expert_parallel": "--moe-ep",
     "quantization.weights": "--weights",
     "quantization.kv_cache": "--kv-cache",
+    "quantization.exclude": "--exclude",
+    "quantization.overrides": "--override",
     "target_sm": "--target-sm",
     "trtllm_version": "--trtllm-version",
 }
@@ -56,6 +59,10 @@ class ConvertOptions:
     smoothquant: str | None = None
     alpha: float | Alphas | None = None
     kv_scale: str | None = None
+    exclude: tuple[str, ...] | None = None
+    """Patterns of layers that stay plain, instead of the loader's own list."""
+    overrides: tuple[tuple[str, str], ...] = ()
+    """Patterns of layers, and the format that these have."""
     form: str = FORMS[0]
 
     @property
@@ -100,8 +107,14 @@ def choose_recipe(source: HfCheckpoint, options: ConvertOptions) -> Recipe:
     weights, kv_cache, arguments = options.weights, options.kv_cache, options.recipe_arguments
     if not isinstance(source.storage, Quantized):
         clamps = options.form == FORMS[0]
-        return recipe_for(quant_plan(weights or "none", kv_cache or "auto"), clamps=clamps, **arguments)
+        plan = quant_plan(
+            weights or "none", kv_cache or "auto", exclude=options.exclude, overrides=options.overrides
+        )
+        formats = layer_formats(source.config, replace(plan, smoothquant=options.smoothquant))
+        return recipe_for(plan, clamps=clamps, formats=formats, **arguments)
     target = {name: arguments.pop(name, None) for name in ("target_sm", "trtllm_version")}
+    if options.exclude is not None or options.overrides:
+        arguments["exclude or overrides"] = True
     if arguments:
         message = f"the source is quantized already, and nothing would use {', '.join(arguments)}"
         raise InputError(

@@ -114,6 +114,8 @@ class Way:
             smoothquant=formats.smoothquant,
             alpha=alpha,
             kv_scale=formats.kv_scale,
+            exclude=formats.exclude,
+            overrides=formats.overrides,
         )
         return choose_recipe(self.source, options)
 

@@ -107,9 +107,22 @@ def _problems_without_ranks(contract: Contract, model: ModelConfig) -> list[Prob
     return [problem for problem in found if problem.severity is Severity.ERROR]
 
 
-def quant_plan(weights: str, kv_cache: str = "auto") -> QuantPlan:
+def quant_plan(
+    weights: str,
+    kv_cache: str = "auto",
+    *,
+    exclude: tuple[str, ...] | None = None,
+    overrides: tuple[tuple[str, str], ...] = (),
+) -> QuantPlan:
     """Return the formats in TensorRT-LLM's terms."""
-    return QuantPlan(weights, kv_cache, WEIGHTS[weights].quant_algo, KV_CACHE[kv_cache])
+    return QuantPlan(
+        weights,
+        kv_cache,
+        WEIGHTS[weights].quant_algo,
+        KV_CACHE[kv_cache],
+        exclude=exclude,
+        overrides=overrides,
+    )
 
 
 def effective_limits(contract: Contract, model: ModelConfig) -> EngineLimits:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trtkit.catalog.architectures.architecture import Arrange
+from trtkit.catalog.architectures.architecture import Arrange, When
 from trtkit.checkpoint.blocks import row_order
 from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.expected import architecture_of
@@ -24,6 +24,7 @@ from trtkit.checkpoint.kernels import Floats
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.safetensors import Array, TensorInfo, numpy_dtype, read_header
 from trtkit.errors import ContractError, InputError, Problem
+from trtkit.plan.layers import HEAD
 from trtkit.quantize.histogram import BINS
 from trtkit.quantize.linear import Linear
 from trtkit.quantize.sharing import sharing_input
@@ -196,7 +197,8 @@ class ActRange:
 
     def _name(self, linear: Linear, index: int, kind: str) -> str:
         """Return the name in the file: modules keep a prefix that publishers may leave out."""
-        module = linear.tensor.sources[index].name.removesuffix(".weight")
+        is_tied = linear.tensor.target.rule.when is When.TIED
+        module = HEAD if is_tied else linear.tensor.sources[index].name.removesuffix(".weight")
         return self._prefixed(f"{module}|{kind}", linear)
 
     def _cache_name(self, linear: Linear, name: str) -> str:

@@ -25,7 +25,7 @@ from trtkit.catalog.schemes import KV_CACHE_SCALE
 from trtkit.checkpoint.jobs import Job, Layout
 from trtkit.checkpoint.kernels import FP8_MAX, Floats
 from trtkit.checkpoint.mapping import MappedTensor
-from trtkit.checkpoint.recipe import Baking, Recipe
+from trtkit.checkpoint.recipe import Baking, ByLayer, Recipe
 from trtkit.errors import Problem
 from trtkit.plan.tensors import rules_of
 from trtkit.quantize.act_range import ActRange
@@ -67,6 +67,11 @@ class KvCache:
     def baked_for(self) -> Mapping[str, Any]:
         """What the weights' layout depends on."""
         return self.weights.baked_for if isinstance(self.weights, Baking) else {}
+
+    @property
+    def layer_blocks(self) -> Mapping[str, Mapping[str, Any]]:
+        """The weights'."""
+        return self.weights.layer_blocks if isinstance(self.weights, ByLayer) else {}
 
     def problems(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Problem]:
         """Return the weights' problems; without any, the ranges have to be there.

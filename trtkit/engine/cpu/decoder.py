@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trtkit.catalog.formats import BACKENDS
+from trtkit.catalog.schemes import MIXED
 from trtkit.engine.decoder import ACTIVATIONS, DENSE, Decoder, head_size_of, quantization_of
 from trtkit.engine.rotary import scaling_kind
 from trtkit.errors import StageError
@@ -44,14 +45,9 @@ def _refuse(config: Mapping[str, Any]) -> None:
             f"it runs {', '.join(DENSE)}",
         ),
         (
-            algo not in QUANT_ALGOS,
+            algo not in (*QUANT_ALGOS, MIXED),
             f"quant_algo {algo!r} cannot run on the CPU back end",
             f"with `engine.backend: cpu` use `quantization.weights: {' | '.join(BACKENDS['cpu'].weights)}`",
-        ),
-        (
-            quantization.get("exclude_modules") is not None,
-            "quantization.exclude_modules is not supported by the CPU back end",
-            "leave it out: the built-in list (lm_head, embeddings, router) applies",
         ),
         (
             quantization.get("kv_cache_quant_algo") not in KV_CACHE_ALGOS,

@@ -58,9 +58,7 @@ class _Builder:
         for index in range(self.decoder.num_layers):
             hidden = self.layer(hidden, index)
         hidden = self.scaled(self.norm(hidden, "transformer.ln_f"), self.decoder.logits_scale)
-        tied = "lm_head.weight" not in self.tensors
-        head = self.weight("transformer.vocab_embedding.weight" if tied else "lm_head.weight")
-        logits = self.capped(product(hidden, head))
+        logits = self.capped(self.head(hidden))
         result = op.result(logits)
         result.output(0).set_names({"logits"})
         self.tensors.close()
@@ -71,6 +69,15 @@ class _Builder:
             if node.get_type_name() != "Parameter":
                 node.set_friendly_name(f"op{number}")
         return model
+
+    def head(self, hidden: Node) -> Node:
+        """Return the logits; the head may be quantized, or be the embedding."""
+        if self.tensors.block_of("lm_head").get("quant_algo"):
+            return self.linear(hidden, "lm_head")
+        tied = "lm_head.weight" not in self.tensors
+        return product(
+            hidden, self.weight("transformer.vocab_embedding.weight" if tied else "lm_head.weight")
+        )
 
     def weight(self, name: str) -> Node:
         """Return a stored table as f32."""

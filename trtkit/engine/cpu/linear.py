@@ -39,15 +39,14 @@ class Linears:
     def __init__(self, tensors: Tensors, config: Mapping[str, Any]) -> None:
         self._tensors = tensors
         self._config = config
-        quantization = config.get("quantization") or {}
-        algo = quantization.get("quant_algo")
-        self._form = FORMS[algo]
-        if self._form in _INSIDE_NORMS:
+        algo = (config.get("quantization") or {}).get("quant_algo")
+        if FORMS.get(algo) in _INSIDE_NORMS:
             check_norms(tensors.names, str(algo))
 
     def __call__(self, x: Node, name: str) -> Node:
         """Return ``x`` times the weight of the layer ``name``, and its bias if it has one."""
-        y = self._form(_Layer(self._tensors, name, self._config), x)
+        layer = _Layer(self._tensors, name, self._config["dtype"])
+        y = FORMS[layer.quantization.get("quant_algo")](layer, x)
         bias = name + ".bias"
         return op.add(y, floats(self._tensors.read(bias))) if bias in self._tensors else y
 
@@ -55,11 +54,11 @@ class Linears:
 class _Layer:
     """One linear layer's tensors by what follows its name."""
 
-    def __init__(self, tensors: Tensors, name: str, config: Mapping[str, Any]) -> None:
+    def __init__(self, tensors: Tensors, name: str, dtype: str) -> None:
         self.tensors = tensors
         self.name = name
-        self.quantization = config.get("quantization") or {}
-        self.dtype = config["dtype"]
+        self.quantization = tensors.block_of(name)
+        self.dtype = dtype
         self.block, _, self.last = name.rpartition(".")
         self.decoder_layer = self.block.rpartition(".")[0]
 

@@ -57,13 +57,12 @@ class Written:
 
     @property
     def quantization(self) -> Mapping[str, Any]:
-        """The block of ``config.json``."""
-        block: Mapping[str, Any] = self.checkpoint.config.get("quantization") or {}
-        return block
+        """The block that holds for this layer."""
+        return self.checkpoint.block_of(self.layout.whole(self.tensor).name.removesuffix(".weight"))
 
     @property
     def algorithm(self) -> str | None:
-        """What the linear layers are quantized by."""
+        """What it is quantized by; None where it is plain."""
         return self.quantization.get("quant_algo")
 
     @property

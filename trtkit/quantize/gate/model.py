@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trtkit.catalog.architectures import ARCHITECTURES
+from trtkit.catalog.architectures.architecture import When
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.progress import Progress
@@ -165,7 +166,7 @@ def _treat_inputs(model: nn.Module, candidate: Candidate) -> None:
             local = mapped.target.name.split(".")[-2]
             experts.setdefault(mapped.target.layer or 0, {})[local] = activation
             continue
-        for module in _modules_of(mapped, modules, candidate.source):
+        for module in _modules_of(mapped, modules, candidate):
             _treat_input(module, activation)
     for layer, parts in experts.items():
         treat_experts(model, layer, parts)
@@ -176,10 +177,12 @@ def _treat_input(module: nn.Module, activation: Activation) -> None:
 
 
 def _modules_of(
-    mapped: MappedTensor, modules: Mapping[str, nn.Module], source: HfCheckpoint
+    mapped: MappedTensor, modules: Mapping[str, nn.Module], candidate: Candidate
 ) -> list[nn.Module]:
+    source, is_tied = candidate.source, mapped.target.rule.when is When.TIED
     prefix = ARCHITECTURES[source.config.architecture].optional_prefix
-    names = [each.name.removesuffix(".weight") for each in mapped.sources]
+    weights = [candidate.head_name] if is_tied else [each.name for each in mapped.sources]
+    names = [each.removesuffix(".weight") for each in weights]
     found = [modules.get(name, modules.get(prefix + name)) for name in names]
     if lost := [name for name, module in zip(names, found, strict=True) if module is None]:
         message = f"transformers has no modules {', '.join(lost)}, whose inputs are quantized"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from trtkit.checkpoint.trtllm import TrtllmCheckpoint, verify
 from trtkit.checkpoint.trtllm_config import read_config
 from trtkit.conventions import CHECKPOINT_CONFIG
 from trtkit.errors import ContractError, InputError
+from trtkit.plan.layers import HEAD
 from trtkit.quantize.gate.assembly import read_whole
 from trtkit.quantize.gate.forms import activation_of, weight_of
 from trtkit.quantize.gate.linear import Activation, Floats, Grid, Written
@@ -60,9 +60,8 @@ class Candidate:
             raise ContractError(problems)
         check_same_model(checkpoint.config, source, path=checkpoint.folder / CHECKPOINT_CONFIG)
         mapped = map_tensors(source.config, source.tensors, file=str(source.folder), storage=source.storage)
-        _check_excluded(checkpoint, mapped)
         layout = Layout(source.config, str(checkpoint.config["dtype"]), checkpoint.parallelism)
-        return cls(checkpoint, source, tuple(mapped), layout)
+        return cls(checkpoint, source, tuple(_with_head(mapped, checkpoint)), layout)
 
     @property
     def algorithm(self) -> str | None:
@@ -202,12 +201,11 @@ def check_same_model(content: Mapping[str, Any], source: HfCheckpoint, *, path: 
         raise InputError(message, path=path, hint=_SOURCE)
 
 
-def _check_excluded(checkpoint: TrtllmCheckpoint, mapped: Sequence[MappedTensor]) -> None:
-    """Refuse linear layers that an engine would leave alone: nothing in their tensors says so."""
-    patterns = (checkpoint.config.get("quantization") or {}).get("exclude_modules") or ()
-    modules = [each.target.name.removesuffix(".weight") for each in mapped if each.target.rule.is_linear]
-    excluded = [name for name in modules if any(fnmatchcase(name, pattern) for pattern in patterns)]
-    if excluded:
-        message = f"quantization.exclude_modules names {excluded[0]}, which the gate would take for quantized"
-        hint = "leave exclude_modules to the loader's own list"
-        raise InputError(message, path=checkpoint.folder / CHECKPOINT_CONFIG, hint=hint)
+def _with_head(mapped: Sequence[MappedTensor], checkpoint: TrtllmCheckpoint) -> Iterator[MappedTensor]:
+    """Yield the tensors, the head as a linear layer where it is quantized like them."""
+    for tensor in mapped:
+        if tensor.target.name == f"{HEAD}.weight" and checkpoint.block_of(HEAD).get("quant_algo"):
+            rule = replace(tensor.target.rule, quantizable=True)
+            yield replace(tensor, target=replace(tensor.target, rule=rule))
+        else:
+            yield tensor

@@ -1,0 +1,119 @@
+"""Checkpoints whose linear layers are not all in one format: some stay plain, or each has its own.
+
+With one format, ``exclude_modules`` names the plain layers in full, which every part of TensorRT-LLM's loader reads
+alike; the loader's own list goes before, as a list takes its place. With more, ``quant_cfg.json`` names the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trtkit.catalog.schemes import DEFAULT_EXCLUDED, MIXED
+from trtkit.checkpoint.jobs import Job, Layout, plain_jobs
+from trtkit.checkpoint.layer_blocks import QUANT_CFG
+from trtkit.checkpoint.mapping import MappedTensor
+from trtkit.checkpoint.recipe import WEIGHT_ONLY, Recipe
+from trtkit.errors import Problem, Severity
+from trtkit.plan.layers import HEAD, PLAIN, LayerFormats
+
+_CACHE = "kv_cache_quant_algo"
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Writes every linear layer by the recipe of its format."""
+
+    recipes: Mapping[str, Recipe]
+    formats: LayerFormats
+
+    @property
+    def quantization(self) -> Mapping[str, Any]:
+        """The one format's block with what stays plain; of several only that there are."""
+        first = next(iter(self.recipes.values())).quantization
+        if len(self.recipes) > 1:
+            return {"quant_algo": MIXED, _CACHE: first[_CACHE]}
+        return {**first, "exclude_modules": list(self._excluded(first["quant_algo"]))}
+
+    @property
+    def layer_blocks(self) -> Mapping[str, Mapping[str, Any]]:
+        """The block of each quantized layer, where there is more than one kind of them."""
+        if len(self.recipes) == 1:
+            return {}
+        blocks = {name: dict(recipe.quantization) for name, recipe in self.recipes.items()}
+        for block in blocks.values():
+            del block[_CACHE]
+        return {module: blocks[name] for module, name in self.formats.formats.items() if name != PLAIN}
+
+    def problems(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Problem]:
+        """Refuse what a recipe refuses of its layers, and layers that differ on a pipeline."""
+        if layout.ranks.pp > 1 and not self.formats.is_even:
+            message = "every stage counts its layers from 0, so that layers of a pipeline cannot differ"
+            return [
+                Problem(message, key="engine.pipeline_parallel", hint="use patterns for all layers alike")
+            ]
+        return [
+            problem
+            for name, recipe in self.recipes.items()
+            for problem in recipe.problems(self._as_seen_by(name, mapped), layout)
+        ]
+
+    def warnings(self) -> Iterator[Problem]:
+        """Yield what nobody has seen run yet."""
+        if len(self.recipes) > 1:
+            message = "layers of several formats have not been run on a GPU; TensorRT-LLM of mid-2025 cannot load them"
+            yield Problem(
+                message, QUANT_CFG, "compare an answer before you serve it", severity=Severity.WARNING
+            )
+
+    def jobs(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:
+        """Return the jobs of each recipe for its layers, and copies of the rest."""
+        seen = {name: self._as_seen_by(name, mapped) for name in self.recipes}
+        if len(seen) == 1:
+            return [job for name, recipe in self.recipes.items() for job in recipe.jobs(seen[name], layout)]
+        copied = [each for each in mapped if self.formats.of(_module(each)) == PLAIN]
+        return [
+            *plain_jobs(copied, layout),
+            *(
+                job
+                for name, recipe in self.recipes.items()
+                for job in recipe.jobs(seen[name], layout)
+                if job.targets[0].name.startswith(self._stems(name, seen[name], layout))
+            ),
+        ]
+
+    def _stems(self, name: str, mapped: Sequence[MappedTensor], layout: Layout) -> tuple[str, ...]:
+        """Return how the names of a format's tensors begin, biases included."""
+        own = [
+            each for each in mapped if each.target.rule.is_linear and self.formats.of(_module(each)) == name
+        ]
+        return tuple(layout.whole(each.target).name.removesuffix("weight") for each in own)
+
+    def _as_seen_by(self, name: str, mapped: Sequence[MappedTensor]) -> list[MappedTensor]:
+        """Return the tensors with the layers of one format as the only ones to quantize."""
+        return [
+            _marked(each, quantizable=self.formats.of(_module(each)) == name)
+            if _module(each) in self.formats.formats and each.target.name.endswith(".weight")
+            else each
+            for each in mapped
+        ]
+
+    def _excluded(self, algorithm: str) -> Iterator[str]:
+        yield from (name for name in DEFAULT_EXCLUDED if not (name == f"*{HEAD}" and self.formats.has_head))
+        if algorithm == WEIGHT_ONLY:
+            # The loader's second list, of tensors, is replaced as well.
+            yield "*shared_expert_gate.weight"
+        for module in self.formats.plain:
+            yield module
+            if algorithm == WEIGHT_ONLY:
+                yield f"{module}.weight"
+
+
+def _module(tensor: MappedTensor) -> str:
+    return tensor.target.name.rpartition(".")[0]
+
+
+def _marked(tensor: MappedTensor, *, quantizable: bool) -> MappedTensor:
+    rule = replace(tensor.target.rule, quantizable=quantizable)
+    return replace(tensor, target=replace(tensor.target, rule=rule))
