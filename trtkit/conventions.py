@@ -43,6 +43,8 @@ REQUEST_ID_TRAILER = "trtkit-request-id"
 CONSTRAINT_TRAILER = "trtkit-constraint"
 PREDICTED_TRAILER = "trtkit-predicted-ttft-ms"
 RELEGATED_TRAILER = "trtkit-relegated"
+BACKEND_TRAILER = "trtkit-backend"
+"""Number of the engine that a request was sent to, from 0 in the order in which the proxy was told of them."""
 PUSHBACK_TRAILER = "grpc-retry-pushback-ms"
 """gRFC A6: signed milliseconds to wait before a retry; negative means do not retry."""
 

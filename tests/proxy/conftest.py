@@ -21,7 +21,7 @@ from tests.proxy.fake_triton import FakeTriton, final_chunk, text_chunk
 from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.contract.models import ServiceClass
 from trtkit.plan.types import EngineLimits, Zones
-from trtkit.proxy.config import ProxyConfig
+from trtkit.proxy.config import Endpoint, PoolConfig, ProxyConfig
 from trtkit.proxy.server import Proxy
 
 BLS = "tensorrt_llm_bls"
@@ -101,15 +101,14 @@ async def serve(tokenizer_file):
     async with contextlib.AsyncExitStack() as stack:
 
         async def start(
-            upstream, *, slots=4, max_queue=512, classes=CLASSES, prefill=10_000, **config
+            *upstreams, slots=4, max_queue=512, classes=CLASSES, prefill=10_000, engine_metrics=None, **config
         ) -> Front:
+            endpoints = tuple(Endpoint(each, engine_metrics) for each in upstreams)
             settings = ProxyConfig(
                 classes=classes,
                 fallback_class="standard" if "standard" in classes else next(iter(classes)),
                 rules=AdmissionRules(max_queue=max_queue),
-                limits=LIMITS,
-                zones=Zones(prefill, 100_000, slots),
-                upstream=upstream,
+                pools=(PoolConfig(LIMITS, Zones(prefill, 100_000, slots), endpoints),),
                 tokenizer=tokenizer_file,
             )
             proxy = Proxy(dataclasses.replace(settings, **config))

@@ -113,6 +113,7 @@ async def test_names_units_and_labels_are_fixed(front):
             "constraint",
             "bucket",
             "suspicion",
+            *("backend", "pool", "upstream", "health"),
         )
     }
     assert {family.name for family in families if family.type == "histogram"} == {

@@ -36,9 +36,7 @@ RATE = 10_000.0
 TOP, LOW = Terms(1.0), Terms(0.5)
 
 
-def admission(
-    *, slots=64, prefill=1000, kv=1_000_000, backends=1, long_backends=0, **rules
-) -> Admission:
+def admission(*, slots=64, prefill=1000, kv=1_000_000, backends=1, long_backends=0, **rules) -> Admission:
     """Engines of one pool, and some more for prompts above 5000 tokens."""
     zones = Zones(prefill, kv, slots)
     longer = [PoolSpec(zones, 32, long_backends, 5001)] if long_backends else []

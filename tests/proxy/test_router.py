@@ -272,9 +272,10 @@ import sys
 from tests.proxy.conftest import CLASSES, LIMITS
 from trtkit.contract.models import Admission
 from trtkit.plan.types import Zones
-from trtkit.proxy.config import ProxyConfig
+from trtkit.proxy.config import Endpoint, PoolConfig, ProxyConfig
 from trtkit.proxy.server import run
-config = ProxyConfig(CLASSES, "standard", Admission(), LIMITS, Zones(9999, 9999, 4), sys.argv[1])
+pool = PoolConfig(LIMITS, Zones(9999, 9999, 4), (Endpoint(sys.argv[1]),))
+config = ProxyConfig(CLASSES, "standard", Admission(), (pool,))
 run(config, lambda proxy: print(proxy.grpc_port, flush=True))
 print("stopped")
 """

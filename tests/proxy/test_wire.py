@@ -57,7 +57,7 @@ async def test_a_missing_max_tokens_is_added_in_the_manner_of_the_request(data):
     call, schema = LlmRequest(data), read_schema(model_config("ensemble", TEXT), decoupled=True)
     assert add_default_output(call, PLAIN, schema)
     schema.check(call.message)
-    size = await measure(call, PLAIN, LIMITS, PromptCounter(None))
+    size = await measure(call, PLAIN, lambda _: LIMITS, PromptCounter(None))
     assert (size.max_tokens, size.clipped) == (128, False)
     assert LlmRequest(call.address("x")).tensors.number("max_tokens") == 128
 

@@ -27,11 +27,21 @@ def register(app: typer.Typer) -> None:
 
 def proxy(
     contract: ContractArgument,
-    upstream: Annotated[str, typer.Option(metavar="HOST:PORT", help="gRPC address of Triton.")],
+    upstream: Annotated[
+        list[str],
+        typer.Option(
+            metavar="[POOL=]HOST:PORT",
+            help="gRPC address of Triton, or of each of several; left out, the contract's.",
+        ),
+    ] = [],  # noqa: B006
     overrides: SetOption = [],  # noqa: B006
     engine_metrics: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Metrics of Triton, to notice its other clients.")
-    ] = None,
+        list[str],
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Metrics of each upstream in turn, to notice its other clients.",
+        ),
+    ] = [],  # noqa: B006
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 9001,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 9002,
@@ -45,24 +55,23 @@ def proxy(
     """Speak Triton's gRPC to services and keep the contract's promises; Ctrl-C drains, a second one forces."""
     from trtkit.contract import load_contract
     from trtkit.engine.store import Store
-    from trtkit.flow.chosen import resolve_chosen
+    from trtkit.flow.pools import plan_pools
     from trtkit.flow.stages import need_tokenizer
-    from trtkit.proxy.config import ProxyConfig
+    from trtkit.proxy.config import ProxyConfig, endpoints_of, pools_of
     from trtkit.proxy.journal import open_journal
     from trtkit.proxy.server import run
     from trtkit.triton.ports import choose_ports
 
     choose_ports(("gRPC", "metrics"), (grpc_port, metrics_port), host=host)
     file = load_contract(contract, overrides)
+    endpoints = endpoints_of(file.contract, upstream, engine_metrics)
     with progress() as report:
-        source, plan = resolve_chosen(file, Store(), report)
-    warn(plan.warnings)
-    config = ProxyConfig.from_plan(
+        source, plans = plan_pools(file, Store(), report)
+    warn(dict.fromkeys(problem for plan in plans.values() for problem in plan.warnings))
+    config = ProxyConfig.from_pools(
         file.contract,
-        plan,
-        upstream=upstream,
+        pools_of(file.contract, plans, endpoints),
         tokenizer=need_tokenizer(source),
-        engine_metrics=engine_metrics,
         host=host,
         grpc_port=grpc_port,
         metrics_port=metrics_port,

@@ -14,10 +14,9 @@ from prometheus_client import CollectorRegistry
 from trtkit.proxy.admission import Admission
 from trtkit.proxy.config import ProxyConfig
 from trtkit.proxy.decisions import DecisionLog, as_json
+from trtkit.proxy.fleet import Fleet
 from trtkit.proxy.gate import Gate
 from trtkit.proxy.metrics import Metrics
-from trtkit.proxy.sensor import Sensor
-from trtkit.proxy.upstream import Upstream
 from trtkit.proxy.wire.prompt import PromptCounter
 
 if TYPE_CHECKING:
@@ -29,17 +28,19 @@ class Core:
     """The proxy's parts, and the requests that are alive in it."""
 
     def __init__(self, config: ProxyConfig, registry: CollectorRegistry) -> None:
-        admission = Admission(config.rules, config.zones, config.limits.tokens_per_block)
+        base, *longer = (pool.spec for pool in config.pools)
+        admission = Admission(
+            *(config.rules, base.zones, base.tokens_per_block), backends=base.backends, longer=longer
+        )
         self.config = config
         self.clock = time.monotonic
         self.gate = Gate(admission, self.clock)
-        self.upstream = Upstream(config.upstream)
         self.counter = PromptCounter.load(config.tokenizer)
         self.metrics = Metrics(config.classes, registry)
-        self.metrics.watch(admission)
+        places = [(pool.name, each.grpc) for pool in config.pools for each in pool.endpoints]
+        self.metrics.watch(admission, places)
+        self.fleet = Fleet(config, self.gate, self.metrics.turned)
         self.decisions = DecisionLog(self.metrics.decided)
-        address = config.engine_metrics
-        self.sensor = None if address is None else Sensor(address, self.gate.observe)
         self.draining = False
         self.live: set[Exchange] = set()
         self.streams: set[ClientStream] = set()
@@ -57,8 +58,8 @@ class Core:
         return None if record is None else as_json(record)
 
     async def ready(self) -> bool:
-        """Tell whether requests can be served: Triton is ready and the proxy stays."""
-        return not self.draining and await self.upstream.ready()
+        """Tell whether requests can be served: a Triton is ready and the proxy stays."""
+        return not self.draining and await self.fleet.ready()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run something to its end even if the client's call is over before."""

@@ -37,6 +37,10 @@ class DecisionLog:
         if len(self._records) > _KEPT:
             self._forget(self._records.popitem(last=False)[0])
 
+    def revise(self, record: Record) -> None:
+        """Put a later decision about a request in the place of the first one, which was counted."""
+        self._records[record.id] = record
+
     def close(self, request_id: str, reason: Reason, timeline: Timeline) -> None:
         """Complete a record by how its request ended, and log it; what ended well only for debugging."""
         record = self._records.get(request_id)

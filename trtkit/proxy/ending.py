@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from trtkit.conventions import (
+    BACKEND_TRAILER,
     CLASS_TRAILER,
     CLIPPED_TRAILER,
     CONSTRAINT_TRAILER,
@@ -110,6 +111,7 @@ class Facts:
             (CONSTRAINT_TRAILER, record.constraint.value),
             (PREDICTED_TRAILER, round(1000 * record.predicted_ttft_s) if known else None),
             (RELEGATED_TRAILER, "true" if record.relegated else None),
+            (BACKEND_TRAILER, record.backend),
         ]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import grpc.aio
 
 from trtkit.conventions import CLASS_HEADER, TENANT_HEADER
-from trtkit.proxy.admission import UNSIZED, Bound, Constraint, Outcome, Reason, Record
+from trtkit.proxy.admission import UNSIZED, Bound, Constraint, Outcome, Reason, Record, Request
 from trtkit.proxy.core import Core
 from trtkit.proxy.ending import OK, Caller, Ending, Facts, Refusal
 from trtkit.proxy.intake import add_default_output, choose_class, measure, only, to_request
@@ -62,6 +62,8 @@ class Exchange:
         self._reply = reply
         self._timeline = Timeline(core.clock())
         self._upstream_id = core.new_id()
+        self._upstream = core.fleet.upstreams[0]
+        """Where it is sent, once that is decided."""
         self._call: Any = None
         self._entered = self._is_stop = False
         self._max_tokens = 0
@@ -104,7 +106,7 @@ class Exchange:
             return self._stop_namesakes(call)
         if self._core.draining:
             raise Refusal(Reason.DRAINING)
-        await self._admit(call, unary=unary)
+        await self._place(await self._admit(call, unary=unary))
         try:
             return await (self._relay_unary(call) if unary else self._relay(call))
         except grpc.aio.AioRpcError as error:
@@ -114,15 +116,15 @@ class Exchange:
                 await self._sit_out()
             self._core.gate.leave(self._upstream_id)
 
-    async def _admit(self, call: LlmRequest, *, unary: bool) -> None:
-        """Check, count and size the request, then wait for its turn."""
+    async def _admit(self, call: LlmRequest, *, unary: bool) -> Request:
+        """Check, count and size the request."""
         core, config = self._core, self._core.config
         header = only(CLASS_HEADER, self._caller.class_names)
         name = choose_class(config.classes, config.fallback_class, header, call.priority)
         promise = config.classes[name]
         self.facts.class_name = name
         tenant = only(TENANT_HEADER, self._caller.tenants) or ""
-        schema = await core.upstream.schema(call.model)
+        schema = await core.fleet.schema(call.model)
         if call.streams and (unary or not schema.decoupled):
             raise Refusal(
                 Reason.NOT_DECOUPLED, f"model '{call.model}' is not decoupled, it answers in one piece"
@@ -130,7 +132,7 @@ class Exchange:
         add_default_output(call, promise, schema)
         schema.check(call.message)
         core.gate.refuse_early(promise.priority)
-        size = await measure(call, promise, config.limits, core.counter)
+        size = await measure(call, promise, config.limits_of, core.counter)
         client_s = (
             min(self._caller.deadline_s, self._timeline.arrival_s + call.timeout_s) - self._timeline.arrival_s
         )
@@ -146,12 +148,48 @@ class Exchange:
         self.facts.clipped_to = size.max_tokens if size.clipped else None
         self.facts.deadline_s = request.limits.total_s
         self._timeline.streams = call.streams
+        return request
+
+    async def _place(self, request: Request) -> None:
+        """Wait for the request's turn at a server that can be reached.
+
+        Nothing has been sent to one that cannot, so the request may go to another, once. What was sent may have begun,
+        and is never sent again.
+        """
+        for _ in range(2):
+            await self._enter(request)
+            if await self._reach():
+                return
+            if self._ending is not None:
+                break
+            self._core.metrics.redirected(self._core.fleet.upstreams.index(self._upstream))
+        raise Refusal(self._ending.reason if self._ending else Reason.NO_BACKEND, record=self.facts.record)
+
+    async def _enter(self, request: Request) -> None:
+        core = self._core
         if self._ending is not None:
             raise Refusal(self._ending.reason)
         self._entered = True
-        self._note_decision(await core.gate.enter(request, self._abort))
+        record = await core.gate.enter(request, self._abort)
+        self._upstream = core.fleet.upstreams[record.backend or 0]
+        self._note_decision(record)
+        if record is not self.facts.record:
+            self.facts.record = record
+            core.decisions.revise(record)
         self._timeline.dispatched_s = core.clock()
         self.facts.queue_s = self._timeline.dispatched_s - self._timeline.arrival_s
+
+    async def _reach(self) -> bool:
+        """Tell whether the request's server can be reached; where not, its slot is given back."""
+        reached = False
+        try:
+            reached = await self._upstream.reach()
+            if not reached:
+                self._core.fleet.eject(self._upstream)
+        finally:
+            if not reached:
+                self._core.gate.leave(self._upstream_id)
+        return reached
 
     def _note_decision(self, record: Record | None) -> None:
         if self.facts.record is None and record is not None:
@@ -180,7 +218,7 @@ class Exchange:
     async def _relay(self, call: LlmRequest) -> Ending:
         if self._ending is not None:
             return self._ending
-        self._call = self._core.upstream.infer_stream(call.address(self._upstream_id), self._caller.metadata)
+        self._call = self._upstream.infer_stream(call.address(self._upstream_id), self._caller.metadata)
         async for data in self._call:
             chunk = Chunk(data, self._measure)
             if chunk.error:
@@ -198,7 +236,7 @@ class Exchange:
         if self._ending is not None:
             return self._ending
         path, request = f"{SERVICE}ModelInfer", call.address(self._upstream_id)
-        self._call = self._core.upstream.unary(path, request, self._caller.metadata)
+        self._call = self._upstream.unary(path, request, self._caller.metadata)
         message, tokens = readdress(await self._call, self.client_id, self._measure)
         self._note_tokens(tokens)
         self._reply.put(message)
@@ -231,6 +269,7 @@ class Exchange:
         if tokens == 0:
             return
         now_s, timeline = self._core.clock(), self._timeline
+        self._upstream.heard_s = now_s
         if timeline.first_token_s is None:
             timeline.first_token_s = now_s
             self._core.gate.first_token(self._upstream_id, tokens)
@@ -252,7 +291,7 @@ class Exchange:
         """
         give_up_s = self._core.clock() + self._core.config.stop_patience_s
         while not self._over.is_set() and self._core.clock() < give_up_s:
-            if not await self._core.upstream.stop(self._upstream_id):
+            if not await self._upstream.stop(self._upstream_id):
                 break
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._over.wait(), _STOP_AGAIN_S)
@@ -280,7 +319,7 @@ class Exchange:
         return OK
 
     def _upstream_failed(self, error: grpc.aio.AioRpcError) -> Ending:
-        self._core.upstream.forget_schemas()
+        self._core.fleet.suspect(self._upstream)
         ending = refusal_of(error).ending
         if self._timeline.first_token_s is None or ending.reason is Reason.INVALID_INPUT:
             return ending

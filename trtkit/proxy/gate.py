@@ -54,7 +54,7 @@ class Gate:
             bound = Bound(Constraint.QUEUE, ahead, most)
             raise Refusal(reason, pushback_ms=_spread(pushback_ms), bound=bound)
 
-    async def enter(self, request: Request, on_abort: OnAbort) -> Record | None:
+    async def enter(self, request: Request, on_abort: OnAbort) -> Record:
         """Wait for the request's turn; from then on ``on_abort`` may be called once, and ``leave`` must be.
 
         Returns the record of the decision.
@@ -66,6 +66,7 @@ class Gate:
         self._entries[request.id] = _Entry(turn, on_abort)
         self._apply(self.admission.offer(request, self._clock()))
         record: Record | None = await turn
+        assert record is not None  # noqa: S101 - for the type checker
         return record
 
     def first_token(self, request_id: str, tokens: int) -> None:
@@ -85,9 +86,17 @@ class Gate:
         self._entries.pop(request_id)
         self._apply(self.admission.finish(request_id, self._clock()))
 
-    def observe(self, report: EngineReport | None) -> None:
-        """Take in what the engine says of itself."""
-        self._apply(self.admission.observe(0, report, self._clock()))
+    def observe(self, report: EngineReport | None, backend: int = 0) -> None:
+        """Take in what an engine says of itself."""
+        self._apply(self.admission.observe(backend, report, self._clock()))
+
+    def eject(self, backend: int) -> None:
+        """Send an engine nothing more until it is readmitted."""
+        self._apply(self.admission.eject(backend, self._clock()))
+
+    def readmit(self, backend: int) -> None:
+        """Send an engine requests again."""
+        self._apply(self.admission.readmit(backend, self._clock()))
 
     def drain(self) -> None:
         """Refuse all that wait and all that come."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trtkit.contract.models import ServiceClass
@@ -14,6 +15,8 @@ from trtkit.proxy.ending import Refusal
 from trtkit.proxy.wire.prompt import PromptCounter
 from trtkit.proxy.wire.request import LlmRequest
 from trtkit.proxy.wire.schema import ModelSchema
+
+LimitsOf = Callable[[int], EngineLimits]
 
 
 @dataclass(frozen=True)
@@ -77,13 +80,15 @@ def add_default_output(call: LlmRequest, promise: ServiceClass, schema: ModelSch
 
 
 async def measure(
-    call: LlmRequest, promise: ServiceClass, limits: EngineLimits, counter: PromptCounter
+    call: LlmRequest, promise: ServiceClass, limits_of: LimitsOf, counter: PromptCounter
 ) -> Size:
     """Count the prompt, settle the length of the answer, and refuse what can never be served.
 
-    An answer longer than the class or the engine allows is clipped, not refused.
+    ``limits_of`` tells the limits of the engines that take so long a prompt. An answer longer than the class or the
+    engine allows is clipped, not refused.
     """
-    prompt_tokens = await _count_prompt(call, promise, limits, counter)
+    prompt_tokens = await _count_prompt(call, promise, limits_of, counter)
+    limits = limits_of(prompt_tokens)
     room = limits.max_seq_len - prompt_tokens
     if room < 1:
         raise Refusal(
@@ -102,16 +107,16 @@ async def measure(
 
 
 async def _count_prompt(
-    call: LlmRequest, promise: ServiceClass, limits: EngineLimits, counter: PromptCounter
+    call: LlmRequest, promise: ServiceClass, limits_of: LimitsOf, counter: PromptCounter
 ) -> int:
     if call.is_tokens:
         prompt_tokens = call.prompt_width()
-        _check_prompt(prompt_tokens, promise, limits)
+        _check_prompt(prompt_tokens, promise, limits_of(prompt_tokens))
         return prompt_tokens
     text = call.tensors.text("text_input")
-    _check_prompt(counter.at_least(text), promise, limits, "at least ")
+    _check_prompt(counter.at_least(text), promise, limits_of(sys.maxsize), "at least ")
     prompt_tokens = await counter.count(text)
-    _check_prompt(prompt_tokens, promise, limits)
+    _check_prompt(prompt_tokens, promise, limits_of(prompt_tokens))
     return prompt_tokens
 
 

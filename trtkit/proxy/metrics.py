@@ -23,6 +23,8 @@ from trtkit.proxy.admission import (
     State,
     Suspicion,
 )
+from trtkit.proxy.admission.backend import Backend
+from trtkit.proxy.health import Health
 from trtkit.proxy.slo import Timeline, Verdict, judge, kept_all
 
 MODELS = (ENGINE_MODEL, *TEXT_MODELS)
@@ -36,17 +38,21 @@ _TOTAL_EDGES_S = ".3 .5 .8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 19
 _QUEUE_EDGES_S = f".0001 .001 .005 .01 .025 .05 .1 {_TOTAL_EDGES_S}"
 
 
+_ZONES = {"prefill_tokens": "prefill_limit", "kv_tokens": "kv_limit", "decode_slots": "slots_limit"}
+"""What a ledger counts, and the bound of it."""
+
+
 def _edges(listed_s: str, promised_ms: list[float | None]) -> list[float]:
     """Return bucket edges that include the promises, so that attainment can be read off exactly."""
     return sorted({*map(float, listed_s.split()), *(each / 1000 for each in promised_ms if each is not None)})
 
 
-def _suspects(admission: Admission, suspicion: Suspicion) -> float:
-    return float(any(backend.signal.suspicion is suspicion for backend in admission.backends))
+def _suspects(backend: Backend, suspicion: Suspicion) -> float:
+    return float(backend.signal.suspicion is suspicion)
 
 
-def _total(ledgers: Sequence[Ledger], name: str) -> float:
-    return float(sum(getattr(ledger, name) for ledger in ledgers))
+def _value(of: Backend | Ledger, name: str) -> float:
+    return float(getattr(of, name))
 
 
 class Metrics:
@@ -96,6 +102,14 @@ class Metrics:
             "constraint",
             "bucket",
         )
+        self._redirected = self._counter(
+            "redirected_requests",
+            "Requests that went on to another engine, since this one could not be reached.",
+            "backend",
+        )
+        self._ejections = self._counter(
+            "backend_ejections", "Times that an engine's server ceased to be ready.", "backend", "health"
+        )
         self._create_series()
 
     def observe(self, model: str, class_name: str, reason: Reason, timeline: Timeline) -> None:
@@ -119,9 +133,21 @@ class Metrics:
         """Count a decision."""
         self._decisions.labels(record.class_name, record.constraint.value, record.bucket).inc()
 
-    def watch(self, admission: Admission) -> None:
-        """Publish admission's live numbers; they are read when they are scraped."""
-        ledgers = [backend.ledger for backend in admission.backends]
+    def redirected(self, backend: int) -> None:
+        """Count a request that was to go to an engine that could not be reached."""
+        self._redirected.labels(str(backend)).inc()
+
+    def turned(self, backend: int, health: Health) -> None:
+        """Count that an engine's server has ceased to be ready, and why."""
+        if health is not Health.READY:
+            self._ejections.labels(str(backend), health.value).inc()
+
+    def watch(self, admission: Admission, places: Sequence[tuple[str, str]] = ()) -> None:
+        """Publish admission's live numbers; they are read when they are scraped.
+
+        ``places`` are pool and address of each engine's server.
+        """
+        self._watch_backends(admission, places or [("", "")] * len(admission.backends))
         depth = self._gauge("queue_depth", "Requests that wait.", "class")
         running = self._gauge("inflight_requests", "Requests at the engine.", "class")
         cancelling = self._gauge(
@@ -141,27 +167,38 @@ class Metrics:
             "Measured prompt tokens per second of all engines; 0 until known.",
         )
         rate.set_function(lambda: admission.known_rate)
+
+    def _watch_backends(self, admission: Admission, places: Sequence[tuple[str, str]]) -> None:
+        up = self._gauge(
+            "backend_up", "1 while requests may be sent to the engine.", "backend", "pool", "upstream"
+        )
         suspect = self._gauge(
             "engine_report_suspect",
             "1 while what the engine says of its KV pool is not believed.",
-            "suspicion",
+            *("backend", "suspicion"),
         )
-        for suspicion in Suspicion:
-            if suspicion is not Suspicion.NONE:
-                suspect.labels(suspicion.value).set_function(partial(_suspects, admission, suspicion))
         used = self._gauge(
-            "zone_used", "What is in flight: tokens, or requests in zone decode_slots.", "zone"
+            "zone_used", "What is in flight: tokens, or requests in zone decode_slots.", "backend", "zone"
         )
         limit = self._gauge(
-            "zone_limit", "What may be in flight: tokens, or requests in zone decode_slots.", "zone"
+            "zone_limit",
+            "What may be in flight: tokens, or requests in zone decode_slots.",
+            "backend",
+            "zone",
         )
-        for zone, bound in (
-            ("prefill_tokens", "prefill_limit"),
-            ("kv_tokens", "kv_limit"),
-            ("decode_slots", "slots_limit"),
-        ):
-            used.labels(zone).set_function(partial(_total, ledgers, zone))
-            limit.labels(zone).set_function(partial(_total, ledgers, bound))
+        for backend, place in zip(admission.backends, places, strict=True):
+            name, ledger = str(backend.index), backend.ledger
+            up.labels(name, *place).set_function(partial(_value, backend, "up"))
+            self._redirected.labels(name)
+            for health in Health:
+                if health is not Health.READY:
+                    self._ejections.labels(name, health.value)
+            for suspicion in Suspicion:
+                if suspicion is not Suspicion.NONE:
+                    suspect.labels(name, suspicion.value).set_function(partial(_suspects, backend, suspicion))
+            for zone, bound in _ZONES.items():
+                used.labels(name, zone).set_function(partial(_value, ledger, zone))
+                limit.labels(name, zone).set_function(partial(_value, ledger, bound))
 
     def _observe_times(self, model: str, class_name: str, timeline: Timeline) -> None:
         self._tokens.labels(model, class_name).inc(timeline.tokens)

@@ -1,4 +1,7 @@
-"""Every RPC of Triton's service: inference goes through admission, the rest is passed on as bytes."""
+"""Every RPC of Triton's service: inference goes through admission, the rest is passed on as bytes.
+
+Of several servers the rest goes to the first that is up.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,12 @@ from trtkit.proxy.upstream import SERVICE, caller_of
 from trtkit.proxy.wire.request import model_name
 
 _HEALTH = "/grpc.health.v1.Health/Check"
+_OF_ONE_SERVER = (
+    *("RepositoryModelLoad", "RepositoryModelUnload", "TraceSetting", "LogSettings"),
+    *("SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister"),
+    *("CudaSharedMemoryStatus", "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister"),
+)
+"""What changes or shows the state of one server; the first of several would be changed alone."""
 _SERVING, _NOT_SERVING = b"\x08\x01", b"\x08\x02"  # HealthCheckResponse.status, field 1
 
 
@@ -56,7 +65,7 @@ class Router(grpc.GenericRpcHandler):
     async def _infer(self, data: bytes, context: Any) -> bytes:
         try:
             model = model_name(data)
-            admitted = model in MODELS and not (await self._core.upstream.schema(model)).decoupled
+            admitted = model in MODELS and not (await self._core.fleet.schema(model)).decoupled
         except Refusal as refusal:
             return await _abort(context, refusal.ending, Facts())
         # Triton answers ModelInfer for a decoupled model itself: UNIMPLEMENTED.
@@ -78,17 +87,22 @@ class Router(grpc.GenericRpcHandler):
         return reply.message
 
     async def _forward(self, path: str, data: bytes, context: Any) -> bytes:
-        caller = caller_of(context, self._core.clock())
+        caller, fleet = caller_of(context, self._core.clock()), self._core.fleet
+        name, servers = path.removeprefix(SERVICE), len(fleet.upstreams)
+        if servers > 1 and name in _OF_ONE_SERVER:
+            text = f"{name} is about one server, and {servers} are behind this proxy: ask them themselves"
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
+        upstream = fleet.first
         try:
-            reply: bytes = await self._core.upstream.unary(
-                path, data, caller.metadata, context.time_remaining()
-            )
+            reply: bytes = await upstream.unary(path, data, caller.metadata, context.time_remaining())
         except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNAVAILABLE:
+                fleet.suspect(upstream)
             trailers = tuple(error.trailing_metadata() or ())
             await context.abort(error.code(), error.details() or "", trailers)
             raise
         if path.startswith(f"{SERVICE}RepositoryModel"):
-            self._core.upstream.forget_schemas()
+            fleet.forget_schemas()
         return reply
 
     async def _live(self, _data: bytes, _context: Any) -> bytes:

@@ -32,7 +32,7 @@ _LAST_WORDS_S = 1.0
 
 
 class Proxy:
-    """One proxy in front of one Triton."""
+    """One proxy in front of one Triton, or of several that have the same models."""
 
     def __init__(self, config: ProxyConfig, registry: CollectorRegistry | None = None) -> None:
         self.config = config
@@ -42,7 +42,6 @@ class Proxy:
         self._core: Core | None = None
         self._server: grpc.aio.Server | None = None
         self._scrape: ScrapePort | None = None
-        self._sensing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen on both ports; Triton need not be there yet.
@@ -69,9 +68,8 @@ class Proxy:
                 hint="choose other ports; 0 takes a free one",
             ) from error
         await self._server.start()
-        core.spawn(core.upstream.warm())
-        if core.sensor is not None:
-            self._sensing = asyncio.create_task(core.sensor.run())
+        core.spawn(core.fleet.warm())
+        core.fleet.start()
 
     async def drain(self, grace_s: float | None = None) -> None:
         """Refuse what waits and what comes, let what runs finish for ``grace_s``, then stop."""
@@ -94,14 +92,12 @@ class Proxy:
         return self._core
 
     async def _close(self) -> None:
-        if self._sensing is not None:
-            self._sensing.cancel()
         if self._scrape is not None:
             self._scrape.close()
         if self._server is not None:
             await self._server.stop(_LAST_WORDS_S)
         if self._core is not None:
-            await self._core.upstream.close()
+            await self._core.fleet.stop()
 
 
 def run(config: ProxyConfig, on_start: Callable[[Proxy], None] | None = None) -> None:

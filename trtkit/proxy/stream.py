@@ -119,7 +119,7 @@ class ClientStream:
             self._core.spawn(exchange.run(data))
             return
         if self._lane is None:
-            call = self._core.upstream.open_stream(self._caller.metadata)
+            call = self._core.fleet.first.open_stream(self._caller.metadata)
             self._lane = _Lane(self, call, errors_end=self._caller.grpc_errors)
             self._lane.relaying = asyncio.create_task(self._lane.relay())
         await self._lane.send(data)

@@ -1,4 +1,4 @@
-"""The Triton behind the proxy: one channel, raw bytes, and what its models declare."""
+"""One Triton behind the proxy: one channel, raw bytes, and what its models declare."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from trtkit.conventions import (
 )
 from trtkit.proxy.admission import Reason
 from trtkit.proxy.ending import Caller, Metadata, Refusal
+from trtkit.proxy.health import Health
 from trtkit.proxy.wire.failure import ending_of
 from trtkit.proxy.wire.response import stop_request
 from trtkit.proxy.wire.schema import ModelSchema, read_schema
@@ -43,6 +44,9 @@ class Upstream:
             ("grpc.min_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1000),
         ]
+        self.target = target
+        self.heard_s = -math.inf
+        """When it last sent something, on the event loop's clock."""
         self._channel: Any = grpc.aio.insecure_channel(target, options=options)
         self._schemas: dict[str, asyncio.Future[ModelSchema]] = {}
 
@@ -50,9 +54,10 @@ class Upstream:
         """Start a unary call; ``method`` is the full path."""
         return self._channel.unary_unary(method)(data, metadata=metadata, timeout=timeout_s)
 
-    def infer_stream(self, data: bytes, metadata: Metadata = ()) -> Any:
+    def infer_stream(self, data: bytes, metadata: Metadata = (), timeout_s: float | None = None) -> Any:
         """Start a stream for one request: on the wire, ModelStreamInfer that is half-closed at once."""
-        return self._channel.unary_stream(f"{SERVICE}ModelStreamInfer")(data, metadata=metadata)
+        start = self._channel.unary_stream(f"{SERVICE}ModelStreamInfer")
+        return start(data, metadata=metadata, timeout=timeout_s)
 
     def open_stream(self, metadata: Metadata) -> Any:
         """Start a ModelStreamInfer that takes many requests."""
@@ -82,15 +87,35 @@ class Upstream:
         """Ask again: the server was restarted, or its models were reloaded."""
         self._schemas.clear()
 
-    async def ready(self) -> bool:
-        """Tell whether Triton and all its models are ready."""
+    async def reach(self) -> bool:
+        """Tell whether there is a connection, and wait a while for one.
+
+        Where there is none, nothing that was to be sent has left the proxy.
+        """
+        ready, failed = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        give_up_s = asyncio.get_running_loop().time() + _PROBE_S
+        while (state := self._channel.get_state(try_to_connect=True)) is not ready:
+            left_s = give_up_s - asyncio.get_running_loop().time()
+            if state is failed or left_s <= 0:
+                return False
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._channel.wait_for_state_change(state), left_s)
+        return True
+
+    async def ask_health(self, timeout_s: float) -> Health:
+        """Ask whether the server and all its models are ready."""
         from tritonclient.grpc import service_pb2
 
+        asked_s = asyncio.get_running_loop().time()
         try:
-            reply = await self.unary(f"{SERVICE}ServerReady", b"", timeout_s=_PROBE_S)
-        except grpc.aio.AioRpcError:
-            return False
-        return bool(service_pb2.ServerReadyResponse.FromString(reply).ready)
+            reply = await self.unary(f"{SERVICE}ServerReady", b"", timeout_s=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                return Health.UNREACHABLE
+            # One that streams answers is not stuck, only slow to say so.
+            return Health.READY if self.heard_s > asked_s else Health.SILENT
+        ready = service_pb2.ServerReadyResponse.FromString(reply).ready
+        return Health.READY if ready else Health.UNREADY
 
     async def stop(self, upstream_id: str) -> bool:
         """Ask the engine to drop a request; False when it cannot be asked."""
@@ -98,7 +123,8 @@ class Upstream:
             schema = await self.schema(ENGINE_MODEL)
             if "stop" not in schema.inputs:
                 return False
-            call = self.infer_stream(stop_request(ENGINE_MODEL, upstream_id, schema.shape_of_one()))
+            request = stop_request(ENGINE_MODEL, upstream_id, schema.shape_of_one())
+            call = self.infer_stream(request, timeout_s=_PROBE_S)
             return all([not _is_error(reply) async for reply in call])
         except (Refusal, grpc.aio.AioRpcError):
             return False
