@@ -72,7 +72,7 @@ class BenchResult:
     binding: tuple[str, ...]
     """Classes that were promised something and may not be shed; with none, nothing can be kept or missed."""
     goodput_capacity_per_s: float | None
-    """Largest rate tried at which :data:`GOODPUT_ATTAINMENT` of every class was kept; None if at none, or none binds."""
+    """Largest rate tried at which :data:`GOODPUT_ATTAINMENT` of every class is kept; None if at none, or none binds."""
     goodput_capacity_by_seed: tuple[float | None, ...]
     """The same of each seed alone."""
     missed: tuple[str, ...]

@@ -91,6 +91,8 @@ def _share(name: str, value: float | None) -> str:
 
 
 def _end(result: BenchResult) -> Iterator[str]:
+    for name, what in result.traffic.items():
+        yield f"{name}: {what}" + (f", lengths times {result.scale:g}" if result.scale != 1 else "")
     if result.capacity is not None:
         levels: Sequence[str] = [
             f"{each.rate_per_s:.2f} at {each.workers}" for each in result.capacity.levels
