@@ -162,8 +162,8 @@ def test_a_repository_is_written_checked_and_its_drift_found(trtkit, contract, t
     config.write_text(config.read_text().replace("max_batch_size: 4", "max_batch_size: 5"))
     code, _, err = trtkit("repo", path, "-o", out, "--check")
     assert code == 7
-    assert "ensemble/config.pbtxt: differs" in err
-    assert trtkit("repo", path, "-o", out)[0] == 0
+    assert "ensemble/config.pbtxt: edited" in err
+    assert trtkit("repo", path, "-o", out, "--overwrite")[0] == 0
     assert trtkit("repo", path, "-o", out, "--check")[0] == 0
     assert (out / "NOTES").read_text() == "mine"
 

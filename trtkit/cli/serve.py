@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,22 +25,36 @@ def serve(
     grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 8001,
     metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 8002,
     log_file: Annotated[Path, typer.Option(help="tritonserver's own log.")] = Path("tritonserver.log"),
+    hostfile: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="With --dry-run, engines on several machines: mpirun's list of them."
+        ),
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the command and its environment.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Serve until Ctrl-C; ready means that a real generation came back."""
+    from trtkit.engine.store import Store
     from trtkit.flow.up import watch
+    from trtkit.triton.launch import Ports
     from trtkit.triton.server import TritonServer
+    from trtkit.triton.starter import read_launch, refuse_here
 
+    launch = read_launch(repository, Ports(http_port, grpc_port, metrics_port), hostfile=hostfile)
+    if launch is not None and dry_run:
+        _show(launch.argv, launch.env, launch.line(), output)
+        return
+    if launch is not None:
+        refuse_here(repository, launch)
     server = TritonServer(
         repository, log_file=log_file, http_port=http_port, grpc_port=grpc_port, metrics_port=metrics_port
     )
     if dry_run:
-        if output is Output.JSON:
-            show_json({"schema": 1, "argv": server.command, "env": dict(server.env)})
-        else:
-            show(server.dry_run())
+        _show(server.command, server.env, server.dry_run(), output)
         return
+    store = Store()
+    store.hold(repository)  # nobody removes it while it is served
 
     ready = False
 
@@ -69,3 +84,10 @@ def serve(
         raise typer.Exit(error.exit_code) from None
     if not finished and not ready:
         raise typer.Exit(130)
+
+
+def _show(argv: Sequence[str], env: Mapping[str, str], line: str, output: Output) -> None:
+    if output is Output.JSON:
+        show_json({"schema": 1, "argv": argv, "env": dict(env)})
+    else:
+        show(line)

@@ -41,7 +41,7 @@ class Rendered:
         """Return why Triton would not take the repository in ``out``."""
         from trtkit.triton.lint import lint
 
-        linked = any(out.glob("*/*/engine")) or any(out.glob("*/*/tokenizer"))
+        linked = all(any(out.glob(f"*/*/{part}")) for part in ("engine", "tokenizer"))
         return [*self.engine_problems(out), *lint(out, self.line, linked=linked)]
 
     def link(self, out: Path, engine: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trtkit.errors import Problem
+from trtkit.errors import InputError, Problem
 from trtkit.triton.lint.agreement import agreement_problems
 from trtkit.triton.lint.files import LINKS, file_problems
 from trtkit.triton.lint.model import Model, Models
@@ -37,6 +37,21 @@ def lint(repo: Path, line: str | None = None, *, linked: bool = True) -> list[Pr
         problems += _steps(model, models)
     problems += agreement_problems(models, line)
     return [problem for problem in problems if linked or problem.hint != LINKS]
+
+
+def read_models(repo: Path) -> dict[str, Model]:
+    """Return the models of a repository by name.
+
+    Raises:
+        InputError: A configuration cannot be read.
+    """
+    models: dict[str, Model] = {}
+    for path in sorted(repo.glob("*/config.pbtxt")):
+        parsed = _parse(path)
+        if isinstance(parsed, Problem):
+            raise InputError(parsed.message, path=path, hint=parsed.hint or "run trtkit repo again")
+        models[path.parent.name] = Model(path.parent, parsed)
+    return models
 
 
 def _parse(path: Path) -> Any:

@@ -1,0 +1,107 @@
+"""``trtkit repo`` and ``trtkit serve --dry-run``."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from tests.checkpoint.conftest import tiny_llama  # noqa: F401
+from tests.cli.test_jobs import LIMITS, ReadyServer
+from tests.triton.test_generation import planned
+from tests.triton.test_lint import BUILT
+from trtkit.engine.holds import is_free
+from trtkit.triton.folder import write
+from trtkit.triton.repository import render
+
+
+@pytest.fixture
+def contract(tmp_path, tiny_llama):  # noqa: F811 - the fixture
+    tiny_llama(name="model")
+    content = {
+        "name": "tiny",
+        "model": {"source": "model"},
+        "engine": {"limits": LIMITS},
+        "classes": {"only": {"priority": 1, "ttft_ms": 100, "default_output_tokens": 8}},
+    }
+    path = tmp_path / "contract.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+def test_drift_is_shown_as_a_diff_and_edits_are_kept(trtkit, contract, tmp_path):
+    out = tmp_path / "repo"
+    assert trtkit("repo", contract, "-o", out)[0] == 0
+    assert trtkit("repo", contract, "-o", out, "--check")[0] == 0
+    file = out / "preprocessing/config.pbtxt"
+    file.write_text(file.read_text().replace("count: 2", "count: 7"))
+    code, _, err = trtkit("repo", contract, "-o", out, "--check")
+    assert code == 7
+    assert "edited" in err
+    assert {"-  count: 7", "+  count: 2"} <= {line.strip() for line in err.splitlines()}
+    code, _, err = trtkit("repo", contract, "-o", out)
+    assert code == 2
+    assert "--overwrite" in err
+    assert "count: 7" in file.read_text()
+    assert trtkit("repo", contract, "-o", out, "--overwrite")[0] == 0
+    assert trtkit("repo", contract, "-o", out, "--check")[0] == 0
+
+
+def test_a_repository_of_anybody_is_judged_without_its_contract(trtkit, tmp_path):
+    model = tmp_path / "repo/preprocessing"
+    (model / "1").mkdir(parents=True)
+    (model / "config.pbtxt").write_text(
+        'name: "preprocessing"\nbackend: "python"\nmax_batch_size: ${triton_max_batch_size}\n'
+    )
+    code, out, _ = trtkit("repo", tmp_path / "repo", "--check", "--output", "json")
+    assert code == 6
+    problems = json.loads(out)["problems"]
+    assert any("unfilled placeholder" in each["message"] and each["line"] == 3 for each in problems)
+    assert trtkit("repo", tmp_path / "repo")[0] == 2
+    assert trtkit("repo", tmp_path / "repo", "--check", "--line", "9.9")[0] == 2
+
+
+@pytest.fixture
+def for_gpus(tmp_path):
+    """A repository of two ranks with its engine, as far as anybody looks at it."""
+    plan = planned()
+    plan = replace(plan, target=replace(plan.target, ranks=replace(plan.target.ranks, tp=2)))
+    write(render(plan, mount="/srv/models"), tmp_path / "repo")
+    engine = tmp_path / "repo/tensorrt_llm/1/engine"
+    engine.mkdir()
+    built = BUILT | {"pretrained_config": {"mapping": {"tp_size": 2}}}
+    (engine / "config.json").write_text(json.dumps(built))
+    return tmp_path / "repo"
+
+
+def test_the_command_of_each_rank_is_shown_where_no_server_is(trtkit, for_gpus):
+    code, out, _ = trtkit("serve", for_gpus, "--dry-run", "--output", "json", "--grpc-port", 9001)
+    assert code == 0
+    argv = json.loads(out)["argv"]
+    assert argv.count("--model-repository=/srv/models") == 2
+    assert argv.count("--grpc-port=9001") == 2
+    assert argv.count("--load-model=tensorrt_llm") == 1
+    code, _, err = trtkit("serve", for_gpus)
+    assert code == 4
+    assert "bash /srv/models/launch.sh" in err
+
+
+def test_without_an_engine_nobody_guesses_how_many_ranks_there_are(trtkit, for_gpus):
+    (for_gpus / "tensorrt_llm/1/engine/config.json").unlink()
+    code, _, err = trtkit("serve", for_gpus, "--dry-run")
+    assert code == 2
+    assert "how many ranks" in err
+
+
+def test_what_is_served_from_the_store_cannot_be_removed(trtkit, tmp_path, monkeypatch):
+    product = tmp_path / "home/repo/0123"
+    product.mkdir(parents=True)
+    free = []
+
+    async def look(_):
+        free.append(is_free(product))
+
+    monkeypatch.setattr("trtkit.triton.server.TritonServer", ReadyServer)
+    monkeypatch.setattr("trtkit.flow.up.watch", look)
+    trtkit("serve", product)
+    assert free == [False]
