@@ -47,6 +47,23 @@ def test_drift_is_shown_as_a_diff_and_edits_are_kept(trtkit, contract, tmp_path)
     assert trtkit("repo", contract, "-o", out, "--check")[0] == 0
 
 
+def test_each_pool_has_a_repository_for_its_own_limits(trtkit, contract, tmp_path):
+    pools = ["pools.standard={}", "pools.long={min_prompt_tokens: 8, limits: {max_batch_size: 2}}"]
+    given = [word for each in pools for word in ("--set", each)]
+    assert trtkit("repo", contract, "-o", tmp_path / "all", *given)[0] == 0
+    assert trtkit("repo", contract, "-o", tmp_path / "one", "--pool", "long", *given)[0] == 0
+    sizes = [
+        (tmp_path / place / "tensorrt_llm/config.pbtxt").read_text().count(f"max_batch_size: {size}")
+        for place, size in (("all/standard", LIMITS["max_batch_size"]), ("all/long", 2), ("one", 2))
+    ]
+    assert sizes == [1, 1, 1]
+    code, _, err = trtkit("repo", contract, "-o", tmp_path / "all", "--check")
+    assert code == 7  # the contract itself has no pools
+    code, _, err = trtkit("repo", contract, "-o", tmp_path / "x", "--pool", "huge", *given)
+    assert code == 2
+    assert "its pools are standard, long" in err
+
+
 def test_a_repository_of_anybody_is_judged_without_its_contract(trtkit, tmp_path):
     model = tmp_path / "repo/preprocessing"
     (model / "1").mkdir(parents=True)

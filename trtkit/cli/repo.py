@@ -13,6 +13,7 @@ from trtkit.cli.options import OutputOption, SetOption
 from trtkit.errors import DriftError, InputError, Problem, Severity, VerificationError
 
 if TYPE_CHECKING:
+    from trtkit.flow.repository import Rendered
     from trtkit.triton.folder import Drift
 
 _DIFF_LINES = 40
@@ -49,6 +50,13 @@ def repo(
         str | None,
         typer.Option(metavar="PATH", help="Where containers see the repository.", show_default="/model_repo"),
     ] = None,
+    pool: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Of a contract with pools, only this one's; without, a folder below -o for each.",
+        ),
+    ] = None,
     line: Annotated[
         str | None,
         typer.Option(
@@ -61,15 +69,26 @@ def repo(
 
     Files that trtkit did not write are left alone.
     """
+    from trtkit.contract import load_contract
+    from trtkit.engine.store import Store
+    from trtkit.flow.repository import render_pools
+
     if contract.is_dir():
-        given = {"-o": out, "--set": overrides, "--engine": engine, "--mount": mount}
+        given = {"-o": out, "--set": overrides, "--engine": engine, "--mount": mount, "--pool": pool}
         _check_folder(contract, line, [name for name, value in given.items() if value], output, check=check)
         return
     if out is None:
         raise InputError("no folder for the repository", hint="give one with -o")
     if line is not None:
         raise InputError("the contract says for which line", hint="--set engine.trtllm=X.Y instead of --line")
-    _contract(contract, out, overrides, engine, mount, output, check=check, overwrite=overwrite)
+    file = load_contract(contract, overrides)
+    with progress() as report:
+        found = render_pools(file, Store(), report, mount=mount, pool=pool)
+    places = {name: out / name if name != pool else out for name in found}
+    if engine is not None and len(found) > 1:
+        raise InputError("each pool has an engine of its own", hint="give --pool with --engine")
+    pairs = [(rendered, places[name]) for name, rendered in found.items()]
+    _write(pairs, out, engine, output, check=check, overwrite=overwrite)
 
 
 def _check_folder(
@@ -92,46 +111,47 @@ def _check_folder(
         show(f"{folder}: Triton has no reason to refuse it")
 
 
-def _contract(
-    contract: Path,
+def _write(
+    found: Sequence[tuple[Rendered, Path]],
     out: Path,
-    overrides: list[str],
     engine: Path | None,
-    mount: str | None,
     output: Output,
     *,
     check: bool,
     overwrite: bool,
 ) -> None:
-    from trtkit.contract import load_contract
-    from trtkit.engine.store import Store
-    from trtkit.flow.repository import render_contract
-    from trtkit.triton import folder
-
-    with progress() as report:
-        rendered = render_contract(load_contract(contract, overrides), Store(), report, mount=mount)
-    warn(rendered.plan.warnings)
-    drift = folder.drifts(rendered.files, out)
+    """Write or check one repository, or that of each pool; nothing is written before all were looked at."""
+    warn(dict.fromkeys(each for rendered, _ in found for each in rendered.plan.warnings))
+    looked = [(rendered, place, rendered.drifts(place)) for rendered, place in found]
+    states = {
+        str((place / each.path).relative_to(out)): each.state.value
+        for _, place, drift in looked
+        for each in drift
+    }
+    files = sorted(str((place / name).relative_to(out)) for each, place in found for name in each.files)
     result: dict[str, Any] = {
         "schema": 1,
         "repository": out,
-        "files": sorted(rendered.files),
-        "changed": [each.path for each in drift],
-        "states": {each.path: each.state.value for each in drift},
+        "files": files,
+        "changed": sorted(states),
+        "states": states,
     }
-    _report(rendered.engine_problems(out), out, result)
-    if check and drift:
-        _show_drift(drift, contract, out, result)
-    if not check:
-        folder.write(rendered.files, out, overwrite=overwrite)
-        if engine is not None:
-            rendered.link(out, engine)
-    _report(rendered.problems(out), out, result)
+    for rendered, place in found:
+        _report(rendered.engine_problems(place), place, result)
+    if check and states:
+        _show_drift(looked, out, result)
+    for rendered, place, _ in looked:
+        if not check:
+            rendered.write(place, overwrite=overwrite)
+            if engine is not None:
+                rendered.link(place, engine)
+        _report(rendered.problems(place), place, result)
     if output is Output.JSON:
         show_json(result)
-    else:
+        return
+    for rendered, place, drift in looked:
         state = "as they should be" if check else f"{len(drift)} changed"
-        show(f"{out}: {many(len(rendered.files), 'file')}, {state}")
+        show(f"{place}: {many(len(rendered.files), 'file')}, {state}")
 
 
 def _report(found: Sequence[Problem], folder: Path, result: Mapping[str, Any]) -> None:
@@ -144,14 +164,18 @@ def _report(found: Sequence[Problem], folder: Path, result: Mapping[str, Any]) -
         fail(error, {**result, "problems": [vars(each) for each in wrong]})
 
 
-def _show_drift(drift: Sequence[Drift], contract: Path, out: Path, result: Mapping[str, Any]) -> None:
-    for each in drift:
-        say(f"{out / each.path}: {each.state.value}")
-        lines = each.diff.splitlines()
-        for line in lines[:_DIFF_LINES]:
-            say(f"    {line}")
-        if len(lines) > _DIFF_LINES:
-            say(f"    ... {many(len(lines) - _DIFF_LINES, 'line')} more")
-    hint = f"run: trtkit repo {contract} -o {out}"
-    message = f"{many(len(drift), 'file')} not as it would be written"
-    fail(DriftError(message, path=out, hint=hint), result)
+def _show_drift(
+    looked: Sequence[tuple[Rendered, Path, Sequence[Drift]]], out: Path, result: Mapping[str, Any]
+) -> None:
+    count = 0
+    for _, place, drift in looked:
+        for each in drift:
+            count += 1
+            say(f"{place / each.path}: {each.state.value}")
+            lines = each.diff.splitlines()
+            for line in lines[:_DIFF_LINES]:
+                say(f"    {line}")
+            if len(lines) > _DIFF_LINES:
+                say(f"    ... {many(len(lines) - _DIFF_LINES, 'line')} more")
+    hint = f"run: trtkit repo {looked[0][0].file.path} -o {out}"
+    fail(DriftError(f"{many(count, 'file')} not as it would be written", path=out, hint=hint), result)

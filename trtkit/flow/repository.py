@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trtkit.catalog.trtllm import LINES
 from trtkit.checkpoint.hf import HfCheckpoint
@@ -16,6 +17,9 @@ from trtkit.flow.build import Report, resolve_draft
 from trtkit.flow.chosen import resolve_chosen
 from trtkit.flow.stages import need_tokenizer
 from trtkit.plan import Plan
+
+if TYPE_CHECKING:
+    from trtkit.triton.folder import Drift
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,18 @@ class Rendered:
         linked = all(any(out.glob(f"*/*/{part}")) for part in ("engine", "tokenizer"))
         return [*self.engine_problems(out), *lint(out, self.line, linked=linked)]
 
+    def drifts(self, out: Path) -> list[Drift]:
+        """Return which files would change in ``out``, and why."""
+        from trtkit.triton.folder import drifts
+
+        return drifts(self.files, out)
+
+    def write(self, out: Path, *, overwrite: bool = False) -> None:
+        """Write the files. Raises InputError for files that are not trtkit's, or were edited."""
+        from trtkit.triton.folder import write
+
+        write(self.files, out, overwrite=overwrite)
+
     def link(self, out: Path, engine: Path) -> None:
         """Place an engine and the source's tokenizer.
 
@@ -58,10 +74,29 @@ class Rendered:
         install(out, engine, need_tokenizer(self.source).parent)
 
 
+def render_pools(
+    file: ContractFile, store: Store, report: Report, *, mount: str | None = None, pool: str | None = None
+) -> dict[str, Rendered]:
+    """Render the repository of each of a contract's pools by name, or of one of them; ``""`` for a contract without.
+
+    Raises:
+        InputError: Contract or source are wrong, ``mount`` is no place, or there is no such pool.
+    """
+    contract = file.contract
+    if pool is not None and pool not in contract.pools:
+        known = ", ".join(contract.pools) or "none: leave the option out"
+        raise InputError(f"the contract has no pool {pool!r}", path=file.path, hint=f"its pools are {known}")
+    if not contract.pools:
+        return {"": render_contract(file, store, report, mount=mount)}
+    names = [pool] if pool is not None else list(contract.pools_by_length)
+    files = {name: replace(file, contract=contract.for_pool(name)) for name in names}
+    return {name: render_contract(each, store, report, mount=mount) for name, each in files.items()}
+
+
 def render_contract(
     file: ContractFile, store: Store, report: Report, *, mount: str | None = None
 ) -> Rendered:
-    """Render the repository of a contract; ``mount`` is where containers see it.
+    """Render the repository of a contract's engine; ``mount`` is where containers see it.
 
     Raises:
         InputError: Contract or source are wrong, or ``mount`` is no place.
