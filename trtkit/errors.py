@@ -15,9 +15,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 class Severity(str, enum.Enum):
@@ -99,9 +100,20 @@ class StageError(TrtkitError):
 
 
 class VerificationError(TrtkitError):
-    """A quality gate or a verification failed."""
+    """A quality gate or a verification failed; ``details`` are its figures, for who reads JSON."""
 
     exit_code = 6
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        path: Path | str | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, path=path)
+        self.details = dict(details or {})
 
 
 class DriftError(TrtkitError):

@@ -14,6 +14,7 @@ from tests.checkpoint.conftest import BYTES, tiny_llama  # noqa: F401 - a fixtur
 from tests.cli.conftest import trtkit  # noqa: F401 - a fixture
 
 CALIBRATION = {"samples": 3, "max_length": 32}
+RECORDED = {"fp8", "int8-sq", "int4-awq", "int4-gptq", "w4a8-awq"}
 GATE = {"samples": 3, "sample_tokens": 40}
 
 
@@ -47,10 +48,12 @@ def contract(model, tmp_path):
 
     def write(weights, **quantization):
         gate = quantization.pop("gate", None)
+        if weights in RECORDED or "kv_cache" in quantization or RECORDED & {*quantization.get("fallback", ())}:
+            quantization = {"calibration": CALIBRATION, **quantization}
         content = {
             "name": "tiny",
             "model": {"source": "model"},
-            "quantization": {"weights": weights, "calibration": CALIBRATION, **quantization},
+            "quantization": {"weights": weights, **quantization},
             "engine": {"limits": {"max_batch_size": 4, "max_seq_len": 64, "max_num_tokens": 64}},
             "classes": {"only": {"priority": 1, "ttft_ms": 20000, "default_output_tokens": 8}},
         }

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from trtkit.quantize.gate.metrics import Interval, compare, mean, perplexity_ratio
+from trtkit.quantize.gate.metrics import Interval, compare, mean, perplexity_ratio, share
 from trtkit.quantize.gate.report import Measure
 
 LOGITS = arrays(np.float32, (40, 7), elements=st.floats(-30, 30, width=32))
@@ -75,3 +75,15 @@ def test_twice_the_odds_against_every_token_is_twice_the_perplexity():
 )
 def test_the_worse_end_of_the_interval_decides(interval, limit, upper, passes):
     assert Measure("x", interval, limit, upper).passes is passes
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=200))
+def test_a_share_is_never_surer_than_its_number_of_questions_allows(right):
+    found = share(right)
+    assert 0 <= found.low <= found.value <= found.high <= 1
+    # Even of all right, 1.96**2 / (n + 1.96**2) may be wrong.
+    assert found.high - found.low >= 1.96**2 / (len(right) + 1.96**2) - 1e-9
+
+
+def test_one_right_answer_of_one_proves_little():
+    assert share([True]) == Interval(1.0, pytest.approx(0.2065, abs=1e-4), 1.0)

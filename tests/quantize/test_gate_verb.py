@@ -127,6 +127,32 @@ def test_damage_that_verify_cannot_see_is_seen_here(trtkit, model, quantized):  
     assert max(report["weight_errors"], key=report["weight_errors"].get).startswith("model.layers.1.mlp.")
 
 
+def test_fewer_samples_than_asked_for_are_told(trtkit, model, quantized, tmp_path):  # noqa: F811
+    (tmp_path / "few.txt").write_text("word " * 30)
+    options = ("--data", tmp_path / "few.txt", "--sample-tokens", 40, "--samples", 100)
+    code, out, err = trtkit("gate", model, quantized, *options)
+    assert code == 0
+    assert "the gate read 3 of 100 samples" in err
+    assert "3 samples, 120 tokens of " in out
+    report = json.loads(trtkit("gate", model, quantized, *options, "--output", "json")[1])
+    assert (report["num_samples"], report["samples_asked"]) == (3, 100)
+
+
+def test_letters_that_the_tokenizer_lacks_are_no_answers(trtkit, model, quantized, tmp_path):  # noqa: F811
+    letters = {letter: index for index, letter in enumerate(each for each in BYTES if not each.isupper())}
+    tokenizer = Tokenizer(BPE(letters, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.save(str(model / "tokenizer.json"))
+    (tmp_path / "task.jsonl").write_text('{"question": "?", "choices": ["a", "b"], "answer": 0}')
+    code, _, err = trtkit("gate", model, quantized, *FEW, "--task-file", tmp_path / "task.jsonl")
+    assert (code, "line 1: the tokenizer has no letters A to B that can be told apart" in err) == (2, True)
+
+
+def test_candidates_and_limits_that_are_none_are_refused(trtkit, model, quantized, tmp_path):  # noqa: F811
+    assert "is no candidate" in trtkit("gate", model, tmp_path, *FEW)[2]
+    assert trtkit("gate", model, quantized, *FEW, "--max-kl", "inf")[0] == 2
+
+
 def test_the_page_needs_nothing_else(trtkit, model, quantized):  # noqa: F811
     code, out, _ = trtkit("gate", model, quantized, *FEW, "--output", "html")
     assert code == 0
@@ -168,7 +194,7 @@ def test_data_and_questions_of_ones_own(trtkit, model, quantized, tmp_path):  # 
 )
 def test_questions_that_are_none_are_refused(trtkit, model, quantized, tmp_path, line, said):  # noqa: F811
     (tmp_path / "task.jsonl").write_text(line)
-    code, _, err = trtkit("gate", model, quantized, "--task-file", tmp_path / "task.jsonl")
+    code, _, err = trtkit("gate", model, quantized, *FEW, "--task-file", tmp_path / "task.jsonl")
     assert code == 2
     assert said in err
 
@@ -176,13 +202,13 @@ def test_questions_that_are_none_are_refused(trtkit, model, quantized, tmp_path,
 def test_what_cannot_be_a_pair_is_refused(trtkit, model, quantized, tiny_llama, tmp_path):  # noqa: F811
     other = tiny_llama(name="other", rope_theta=500.0)
     save_tokenizer(other)
-    assert "rotary_base differ" in trtkit("gate", other, quantized)[2]
+    assert "rotary_base differ" in trtkit("gate", other, quantized, *FEW)[2]
     code, _, err = trtkit("gate", quantized, quantized)
     assert code == 2
     assert "give the Hugging Face folder" in err
     short = tmp_path / "short.txt"
     short.write_text("too short")
-    assert "fills 0 samples" in trtkit("gate", model, quantized, "--data", short)[2]
+    assert "fills 0 samples" in trtkit("gate", model, quantized, *FEW, "--data", short)[2]
 
 
 @pytest.fixture
@@ -218,17 +244,18 @@ def test_a_build_falls_back_until_the_gate_passes(trtkit, contract, tmp_path):  
     path = contract("int8-wo", fallback=["int8-wo", "none"], limits={"max_kl": 1e-5})
     code, planned, _ = stages(trtkit, "build", path, "--dry-run")
     assert [each[:2] for each in planned] == [
-        ("convert", "build"), ("gate", "build"), ("compile", "build"), ("repo", "build"),
+        ("convert", "build"), ("gate", "build"), ("compile", "build"), ("gate-engine", "build"), ("repo", "build"),
         ("convert", "fallback"), ("gate", "fallback"),
     ]  # fmt: skip
     code, built, err = stages(trtkit, "build", path)
     assert code == 0, err
-    assert "the gate refused W8A16 (KL: " in err
-    assert [each[0] for each in built] == ["convert", "gate", "convert", "gate", "compile", "repo"]
-    refused, passed = (facts for stage, _, facts in built if stage == "gate")
+    assert "the gate refused int8-wo (W8A16) (KL: " in err
+    assert [each[0] for each in built] == ["convert", "gate", "convert", "gate", "compile", "gate-engine", "repo"]
+    refused, passed, engine = (facts for stage, _, facts in built if stage.startswith("gate"))
     assert (refused["verdict"], passed["verdict"]) == ("fail", "pass")
     assert refused["measures"]["KL"]["high"] > 1e-5 > passed["measures"]["KL"]["high"]
     assert passed["tried"] == [refused]
+    assert engine["executor"] == "OpenVINO, the engine itself"
     manifests = [
         json.loads(each.read_text()) for each in (tmp_path / "home" / "gate").glob("*/trtkit-manifest.json")
     ]
@@ -236,7 +263,7 @@ def test_a_build_falls_back_until_the_gate_passes(trtkit, contract, tmp_path):  
     planned = stages(trtkit, "build", path, "--dry-run")[1]
     assert [each[:2] for each in planned] == [
         ("convert", "hit"), ("gate", "failed"),
-        ("convert", "hit"), ("gate", "hit"), ("compile", "hit"), ("repo", "hit"),
+        ("convert", "hit"), ("gate", "hit"), ("compile", "hit"), ("gate-engine", "hit"), ("repo", "hit"),
     ]  # fmt: skip
 
 
@@ -244,18 +271,33 @@ def test_nothing_is_published_when_no_format_passes(trtkit, contract, tmp_path):
     path = contract("int8-wo", limits={"max_kl": 1e-9})
     code, _, err = trtkit("build", path)
     assert code == 6
-    assert "the quality gate says no: W8A16: KL" in err
+    assert "the quality gate says no: int8-wo (W8A16): KL" in err
     assert not (tmp_path / "home" / "repo").exists()
     assert not (tmp_path / "home" / "compile").exists()
+    document = json.loads(trtkit("build", path, "--output", "json")[1])
+    assert [each["format"] for each in document["tried"]] == ["int8-wo (W8A16)"]
+    assert document["tried"][0]["measures"]["KL"]["limit"] == 1e-9
     page = next((tmp_path / "home" / "gate").glob("*/report.html"))
     assert str(page) in err
     assert "fail" in page.read_text()
 
 
+def test_the_cache_falls_back_when_no_format_of_the_weights_helps(trtkit, contract):  # noqa: F811
+    options = {"kv_cache": "int8", "limits": {"max_kl": 1e-6}, "calibration": {"samples": 3, "max_length": 32}}
+    code, _, err = trtkit("build", contract("none", **options))
+    assert (code, "quantization.kv_fallback: [auto]" in err) == (6, True)
+    path = contract("none", kv_fallback=["auto"], **options)
+    planned = stages(trtkit, "build", path, "--dry-run")[1]
+    assert [each[:2] for each in planned] == [
+        ("calibrate", "hit"), ("convert", "hit"), ("gate", "failed"),
+        ("convert", "build"), ("gate", "build"), ("compile", "build"), ("gate-engine", "build"), ("repo", "build"),
+    ]  # fmt: skip
+
+
 def test_an_engine_is_judged_by_the_same_gate(trtkit, contract, model, tiny_llama, tmp_path):  # noqa: F811
     path = contract("int8-wo")
     _, built, _ = stages(trtkit, "build", path)
-    assert [each[0] for each in built] == ["convert", "gate", "compile", "repo"]
+    assert [each[0] for each in built] == ["convert", "gate", "compile", "gate-engine", "repo"]
     gated = built[1][2]["measures"]["KL"]["value"]
     engine = next((tmp_path / "home" / "compile").glob("*/config.json")).parent
     code, out, err = trtkit("gate", model, engine, *FEW, "--output", "json")
@@ -274,12 +316,29 @@ def test_an_engine_is_judged_by_the_same_gate(trtkit, contract, model, tiny_llam
         ({"weights": "int8-wo", "fallback": ["none"]}, "add a gate"),
         ({"gate": {}, "fallback": ["int8-wo", "int8-wo"]}, "twice"),
         ({"gate": {"min_accuracy": 0.5}}, "task_file"),
-        ({"gate": {"data": "nowhere.txt"}}, "no such file or folder"),
-        ({"weights": "none", "gate": {}, "fallback": ["w4a8-awq"]}, "w4a8-awq"),
+        ({"gate": TEXT | {"data": "nowhere.txt"}}, "no such file or folder"),
+        ({"weights": "none", "gate": TEXT, "fallback": ["w4a8-awq"], "calibration": {"max_length": 9}}, "group of 128"),
+        ({"gate": {}}, "fix: quantization.gate.sample_tokens: 128"),
+        ({"gate": TEXT | {"task_file": ""}}, "quantization.gate.task_file"),
+        ({"gate": TEXT | {"task_file": "questions.jsonl"}}, "line 2: the question has"),
+        ({"gate": TEXT | {"data": "short.txt"}}, "fills 0 samples"),
+        ({"calibration": {"samples": 3}}, "none of the formats (none)"),
+        ({"weights": "fp8", "calibration": {"max_length": 100_000}}, "max_length: 128"),
+        ({"weights": "fp8", "calibration": {"max_length": 9, "column": "body"}}, "no field"),
+        ({"weights": "fp8", "calibration": {"max_length": 9, "unreached": "borrow"}}, "no experts"),
+        ({"kv_fallback": ["auto"]}, "add a gate"),
+        (
+            {"weights": "fp8", "calibration": {"max_length": 9, "data": "held.txt"}, "gate": TEXT | {"data": "held.txt"}},
+            "nothing but what is calibrated with",
+        ),
     ],
 )
-def test_contracts_that_mean_nothing_are_refused(trtkit, contract, quantization, said):  # noqa: F811
+def test_contracts_that_mean_nothing_are_refused(trtkit, contract, tmp_path, quantization, said):  # noqa: F811
     path = contract("none")
+    (tmp_path / "short.txt").write_text("too short")
+    (tmp_path / "held.txt").write_text("long enough " * 20)
+    questions = ({"question": "?" * length, "choices": ["a", "b"], "answer": 0} for length in (9, 200))
+    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, questions)))
     content = yaml.safe_load(path.read_text()) | {"quantization": quantization}
     path.write_text(yaml.safe_dump(content))
     code, _, err = trtkit("build", path, "--dry-run")

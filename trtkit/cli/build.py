@@ -75,7 +75,7 @@ def build(
         )
         return
     for product in outcome.products:
-        show(f"{product.stage:<10}{'hit' if product.hit else f'{product.seconds:.1f} s':<10}{product.path}")
+        show(f"{product.stage:<13}{'hit' if product.hit else f'{product.seconds:.1f} s':<10}{product.path}")
     show(f"\nmodel repository: {outcome.repository}")
 
 
@@ -102,4 +102,4 @@ def _last_line() -> Iterator[Callable[[str], None]]:
 def _lines(step: Step, *, explain: bool) -> list[str]:
     """Return a dry run's lines: what happens, and the files or the reasons."""
     below = step.why if explain else (", ".join(step.files), *map(shlex.join, step.commands))
-    return [f"{step.stage:<10}{step.state:<10}{step.path}", *(f"{'':<20}{each}" for each in below)]
+    return [f"{step.stage:<13}{step.state:<10}{step.path}", *(f"{'':<23}{each}" for each in below)]

@@ -83,7 +83,7 @@ def convert(
         float | None,
         typer.Option(
             help="Share of the activations' outliers that int8-sq moves into the weights.",
-            show_default="0.5",
+            show_default="0.5; 0.9 for per-channel and qdq",
             rich_help_panel=_QUANTIZATION,
         ),
     ] = None,
@@ -93,6 +93,25 @@ def convert(
             metavar="COVER",
             help="What the scale of an INT8 KV cache covers: qkv, as TensorRT-LLM's converter has it, kv or cache.",
             show_default="qkv",
+            rich_help_panel=_QUANTIZATION,
+        ),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Layers that stay plain, transformer.layers.0.mlp* for instance, instead of the default, lm_head; '' alone "
+            "quantizes everything.",
+            show_default=False,
+            rich_help_panel=_QUANTIZATION,
+        ),
+    ] = None,
+    override: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN=FORMAT",
+            help="Format of some layers; none leaves them plain.",
+            show_default=False,
             rich_help_panel=_QUANTIZATION,
         ),
     ] = None,
@@ -137,6 +156,8 @@ def convert(
         smoothquant=smoothquant,
         alpha=alpha,
         kv_scale=kv_scale,
+        exclude=tuple(filter(None, exclude)) if exclude else None,
+        overrides=tuple(map(_override, override or ())),
         form=export.value,
     )
     with progress() as report:
@@ -157,6 +178,15 @@ def convert(
         )
     else:
         show(_summary(conversion, out, dry_run=dry_run))
+
+
+def _override(text: str) -> tuple[str, str]:
+    pattern, equals, name = text.partition("=")
+    formats = [each.value for each in WeightFormat]
+    if not (pattern and equals and name in formats):
+        message = f"{text!r} is no PATTERN=FORMAT"
+        raise typer.BadParameter(f"{message}; formats are {', '.join(formats)}", param_hint="--override")
+    return pattern, name
 
 
 def _summary(conversion: Conversion, out: Path, *, dry_run: bool) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from trtkit.errors import ContractError, Problem, TrtkitError
+from trtkit.errors import ContractError, Problem, TrtkitError, VerificationError
 
 ProgressCallback = Callable[[str, int, "int | None"], None]
 """``(what, done, total)``; ``total`` is None while unknown."""
@@ -103,7 +103,8 @@ def tell_program(error: TrtkitError, result: Mapping[str, Any] | None = None) ->
             "hint": error.hint,
             "exit_code": error.exit_code,
         }
-        show_json({**(result or {}), "error": {**fields, "problems": problems}})
+        details = error.details if isinstance(error, VerificationError) else {}
+        show_json({**details, **(result or {}), "error": {**fields, "problems": problems}})
 
 
 def _wants_json(argv: list[str]) -> bool:

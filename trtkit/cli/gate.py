@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import enum
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtkit.cli.console import fail, progress, show, show_json
-from trtkit.errors import VerificationError
+from trtkit.cli.console import fail, progress, show, show_json, warn
+from trtkit.errors import InputError, VerificationError
 
 if TYPE_CHECKING:
     from trtkit.quantize.gate.report import Report
 
 _LIMITS = "Limits"
 _QUESTIONS = "What is asked"
-BUILTIN = "builtin"
 
 
 class GateOutput(str, enum.Enum):
@@ -35,7 +35,12 @@ class Precision(str, enum.Enum):
 
 
 DataOption = Annotated[
-    str, typer.Option(help="Held-out text: .txt, .jsonl or .parquet.", rich_help_panel=_QUESTIONS)
+    Path | None,
+    typer.Option(
+        help="Held-out text: .txt, .jsonl or .parquet.",
+        show_default="a text that comes with trtkit",
+        rich_help_panel=_QUESTIONS,
+    ),
 ]
 SamplesOption = Annotated[
     int, typer.Option(min=2, help="Pieces of text to read.", rich_help_panel=_QUESTIONS)
@@ -99,7 +104,7 @@ def gate(
     candidate: Annotated[
         Path, typer.Argument(help="TensorRT-LLM checkpoint of it, or an engine folder that runs here.")
     ],
-    data: DataOption = BUILTIN,
+    data: DataOption = None,
     samples: SamplesOption = 32,
     sample_tokens: SampleTokensOption = 512,
     task_file: TaskFileOption = None,
@@ -118,8 +123,10 @@ def gate(
     from trtkit.flow.gate import GateOptions, gate_source
     from trtkit.quantize.gate.limits import Limits
 
+    if not math.isfinite(max_kl) or not math.isfinite(max_ppl_ratio or 1):
+        raise InputError("a limit that nothing exceeds is none", hint="give a number")
     options = GateOptions(
-        data=None if data == BUILTIN else Path(data),
+        data=data,
         samples=samples,
         sample_tokens=sample_tokens,
         task_file=task_file,
@@ -132,6 +139,7 @@ def gate(
 
 
 def _show(report: Report, output: GateOutput) -> None:
+    warn(report.remarks())
     if output is GateOutput.HTML:
         from trtkit.quantize.gate.page import page
 
@@ -141,6 +149,8 @@ def _show(report: Report, output: GateOutput) -> None:
     if not report.passes:
         reasons = "; ".join(report.reasons())
         hint = "use a format that loses less, or raise the limit if the loss is acceptable"
+        if report.non_finite_samples:
+            hint = "look for the damage: `trtkit verify` names scales that are no numbers; no limit lets this pass"
         fail(
             VerificationError(f"the gate says no: {reasons}", path=report.candidate, hint=hint),
             report.as_json(),

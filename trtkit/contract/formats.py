@@ -23,6 +23,11 @@ class WeightFormat(str, enum.Enum):
         return self is WeightFormat.INT8_SQ
 
     @property
+    def takes_ranges(self) -> bool:
+        """Whether something is made of the ranges of activations."""
+        return self in {WeightFormat.INT8_SQ, WeightFormat.FP8} or self.has_groups
+
+    @property
     def has_groups(self) -> bool:
         """Whether input channels share scales in groups."""
         return self in {WeightFormat.INT4_AWQ, WeightFormat.INT4_GPTQ, WeightFormat.W4A8_AWQ}
@@ -46,6 +51,11 @@ class BackendName(str, enum.Enum):
     LLMAPI = "llmapi"
     EDGELLM = "edgellm"
     VLLM = "vllm"
+
+    @property
+    def shows_logits(self) -> bool:
+        """Whether what its engine computes can be had on this machine, for all tokens of a text."""
+        return self in {BackendName.CPU, BackendName.ONNX, BackendName.RTX}
 
 
 class DType(str, enum.Enum):

@@ -18,6 +18,7 @@ from trtkit.contract.speculation import Speculation
 
 Milliseconds = Annotated[float, Field(gt=0, le=86_400_000, allow_inf_nan=False)]
 Tokens = Annotated[int, Field(ge=1)]
+Text = Annotated[str, Field(min_length=1)]
 NAME = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
 NAME_HINT = "use 1 to 63 of a-z, 0-9, dot, dash and underscore; the first and the last a letter or a digit"
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
@@ -60,13 +61,15 @@ class Gate(_Section):
     """Smallest share of tokens that both put first, times the share that the source in bfloat16 reaches."""
     max_ppl_ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
     """Largest perplexity, times the source's; left out, it is only reported."""
-    data: str | None = None
+    on: Annotated[list[Literal["checkpoint", "engine"]], Field(min_length=1)] | None = None
+    """What is judged; left out, the checkpoint, and on the back ends cpu, onnx and rtx what was compiled of it too."""
+    data: Text | None = None
     """Held-out text: .txt, .jsonl or .parquet, relative to the contract; left out, the built-in one."""
     samples: Annotated[int, Field(ge=2, le=100_000)] = 32
     """Pieces of text that both read."""
     sample_tokens: Annotated[int, Field(ge=8)] = 512
     """Tokens of each."""
-    task_file: str | None = None
+    task_file: Text | None = None
     """Questions with choices, as JSON lines (question, choices, answer), relative to the contract."""
     min_accuracy: Fraction | None = None
     """Smallest share of these that must be answered rightly; left out, it is only reported."""
@@ -83,7 +86,7 @@ class Gate(_Section):
 class Calibration(_Section):
     """What the model reads for formats that have to know the ranges of its activations, or look for INT4 weights."""
 
-    data: str | None = None
+    data: Text | None = None
     """Texts: .txt, .jsonl or .parquet file, or a folder of them, relative to the contract; left out, built-in text."""
     column: Annotated[str, Field(min_length=1)] = "text"
     """Field of JSON lines or Parquet that holds the text."""
@@ -109,8 +112,9 @@ class Quantization(_Section):
     )
     """int8-sq: what has a scale of its own, or TensorRT's Q/DQ nodes; left out, the most exact, the first one."""
     alpha: Alpha | None = None
-    """int8-sq: how much of the difficulty goes from activations into weights; left out, 0.5. ``auto`` tries some and
-    keeps the one with the smallest KL divergence on held-out text."""
+    """int8-sq: how much of the difficulty goes from activations into weights; left out, 0.9 for per-channel and qdq,
+    whose activations have one recorded scale, and 0.5 for the others. ``auto`` tries some and keeps the one with the
+    smallest KL divergence on held-out text."""
     group_size: Annotated[int, Field(ge=1)] | None = None
     """INT4 formats: input channels that share a scale; left out, 128, or 64 where the model's sides ask for that."""
     kv_scale: Literal["qkv", "kv", "cache"] | None = None
@@ -123,13 +127,18 @@ class Quantization(_Section):
         list[Annotated[WeightFormat, Field(strict=False)]], Field(examples=[["int8-wo", "none"]])
     ] = []  # noqa: RUF012 - pydantic copies it
     """Formats of the weights to try in this order when the gate says no; what was tried already is passed over."""
+    kv_fallback: Annotated[
+        list[Annotated[KvCacheFormat, Field(strict=False)]], Field(examples=[["auto"]])
+    ] = []  # noqa: RUF012 - pydantic copies it
+    """Formats of the KV cache to try when no format of the weights has passed: each with all of them again."""
 
     @model_validator(mode="after")
     def _fallback_needs_gate(self) -> Quantization:
-        if self.fallback and self.gate is None:
-            raise ValueError("fallback is for when the gate says no: add a gate")
-        if len(set(self.fallback)) < len(self.fallback):
-            raise ValueError("fallback names a format twice")
+        for name, formats in (("fallback", self.fallback), ("kv_fallback", self.kv_fallback)):
+            if formats and self.gate is None:
+                raise ValueError(f"{name} is for when the gate says no: add a gate")
+            if len(set(formats)) < len(formats):
+                raise ValueError(f"{name} names a format twice")
         return self
 
     @property
@@ -137,11 +146,25 @@ class Quantization(_Section):
         """The formats of the weights that may come to be built, in the order in which they are tried."""
         return tuple(dict.fromkeys((self.weights, *self.fallback)))
 
-    def only(self, weights: WeightFormat) -> Quantization:
+    @property
+    def caches(self) -> tuple[KvCacheFormat, ...]:
+        """The formats of the KV cache, in the order in which they are tried."""
+        return tuple(dict.fromkeys((self.kv_cache, *self.kv_fallback)))
+
+    @property
+    def takes_ranges(self) -> bool:
+        """Whether anything that may come to be built is made of the ranges of activations."""
+        return any(each.takes_ranges for each in self.chain) or self.caches != (KvCacheFormat.AUTO,)
+
+    def only(self, weights: WeightFormat, kv_cache: KvCacheFormat | None = None) -> Quantization:
         """Return one format of the chain, with the settings that are its own and nothing to fall back to."""
+        cache = self.kv_cache if kv_cache is None else kv_cache
         foreign = [] if weights.is_smoothed else ["smoothquant", "alpha"]
         foreign += [] if weights.has_groups else ["group_size"]
-        return self.model_copy(update={"weights": weights, "fallback": [], **dict.fromkeys(foreign)})
+        foreign += [] if cache is KvCacheFormat.INT8 else ["kv_scale"]
+        alone = {"weights": weights, "kv_cache": cache, "fallback": [], "kv_fallback": []}
+        found = self.model_copy(update={**alone, **dict.fromkeys(foreign)})
+        return found if found.takes_ranges else found.model_copy(update={"calibration": Calibration()})
 
 
 class Limits(_Section):
@@ -371,7 +394,9 @@ class Contract(_Section):
     def _pools_share_prompts(self) -> Contract:
         starts = sorted(pool.min_prompt_tokens for pool in self.pools.values())
         if starts and starts[0]:
-            raise ValueError(f"no pool takes prompts below {starts[0]} tokens: leave min_prompt_tokens out in one")
+            raise ValueError(
+                f"no pool takes prompts below {starts[0]} tokens: leave min_prompt_tokens out in one"
+            )
         if len(set(starts)) < len(starts):
             raise ValueError("two pools begin at the same min_prompt_tokens: each takes prompts of its own")
         places = [each.grpc for pool in self.pools.values() for each in pool.upstreams]

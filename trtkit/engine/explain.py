@@ -30,6 +30,7 @@ _WORDS = {
     "texts": "quantization.calibration.data: {}",
     "versions": "version of {}",
     "options": "quantization.gate.{}",
+    "weights": "quantization.weights",
     "tried": "what the gate said of the formats before",
     "checkpoint": "the product of convert",
     "engine": "the product of compile",

@@ -28,7 +28,7 @@ HOME_VARIABLE = "TRTKIT_HOME"
 POLICY_VARIABLE = "TRTKIT_CACHE_POLICY"
 CORRUPT, UNCACHED = "corrupt", "uncached"
 """Folders of the store for damaged products that were set aside, and for those of builds without it."""
-STAGES = ("source", "calibrate", "alpha", "convert", "gate", "baseline", "compile", "repo")
+STAGES = ("source", "calibrate", "alpha", "convert", "gate", "baseline", "compile", "gate-engine", "repo")
 """All that make products; only folders of these names are a store's."""
 MARKER = ".trtkit-store"
 """File that says that a folder is a store."""

@@ -20,6 +20,7 @@ from trtkit.errors import InputError, StageError
 from trtkit.flow.gate import GateOptions, run_gate
 from trtkit.flow.inputs import versions
 from trtkit.quantize.calibrate import texts
+from trtkit.quantize.gate.samples import MIN_SAMPLES, open_tokenizer, take_samples
 from trtkit.quantize.smoothing import Alphas
 
 ALPHA = "alpha"
@@ -45,6 +46,40 @@ class Alpha:
     """Writes a checkpoint with one alpha for each kind of layer."""
     store: Store
     progress: Progress
+    gate: GateOptions | None = None
+    """What the build's own gate will ask."""
+
+    def check(self) -> None:
+        """Make sure that there is text to choose by.
+
+        Raises:
+            InputError: The gate reads nearly all of it.
+        """
+        ids = open_tokenizer(self.source).encode(self._text, add_special_tokens=False).ids
+        if len(ids) < MIN_SAMPLES * self._sample_tokens:
+            message = f"the gate leaves {len(ids)} tokens of the built-in text, too few to choose alpha by"
+            hint = "lower quantization.gate.samples, name quantization.gate.data, or give quantization.alpha a number"
+            raise InputError(message, path=self.source.folder, hint=hint)
+
+    @cached_property
+    def _text(self) -> str:
+        """Return the end of the built-in held-out text, of which the build's gate reads nothing.
+
+        Of 92,461 characters the last quarter is some 11 samples of 512 tokens; the gate's 32 samples of 512 from the
+        start end before it where a token has 4.23 characters or less, and otherwise a piece of it goes too.
+        """
+        text = texts.held_out()
+        start = len(text) * 3 // 4
+        if self.gate is not None and self.gate.data is None:
+            read = take_samples(
+                self.source, None, count=self.gate.samples, length_tokens=self.gate.sample_tokens
+            )
+            start = max(start, read.end or 0)
+        return text[start:]
+
+    @cached_property
+    def _sample_tokens(self) -> int:
+        return min(_SAMPLE_TOKENS, self.source.config.max_position_embeddings)
 
     @cached_property
     def stage(self) -> Stage:
@@ -53,7 +88,7 @@ class Alpha:
             **self.inputs,
             "code": code_digest(),
             "alphas": list(ALPHAS),
-            "text": content_key({"": _text(), "samples": _SAMPLES, "tokens": _SAMPLE_TOKENS}),
+            "text": content_key({"": self._text, "samples": _SAMPLES, "tokens": self._sample_tokens}),
             "versions": versions(),
         }
         return Stage(ALPHA, inputs, self._run, (_TABLE,))
@@ -86,8 +121,8 @@ class Alpha:
         """Return the KL divergence of a checkpoint with these alphas; None if it has none, or cannot be written."""
         text, candidate = work / "text.txt", work / "candidate"
         shutil.rmtree(candidate, ignore_errors=True)
-        text.write_text(_text(), encoding="utf-8")
-        options = GateOptions(data=text, samples=_SAMPLES, sample_tokens=_SAMPLE_TOKENS)
+        text.write_text(self._text, encoding="utf-8")
+        options = GateOptions(data=text, samples=_SAMPLES, sample_tokens=self._sample_tokens)
         try:
             self.write(alphas, candidate)
         except InputError:  # smoothing makes zeros or infinities of weights
@@ -136,12 +171,3 @@ def spelled(alphas: Alphas) -> str:
     """Return one number, or four in the order of :data:`KINDS`."""
     values = [f"{alphas[kind]:g}" for kind in KINDS]
     return values[0] if len(set(values)) == 1 else " ".join(values)
-
-
-def _text() -> str:
-    """Return the end of the built-in held-out text: a gate without data of its own reads 32 samples from its start.
-
-    Of 92,461 characters, some 45 samples of 512 tokens, that leaves the last quarter unread.
-    """
-    text = texts.held_out()
-    return text[len(text) * 3 // 4 :]

@@ -35,8 +35,9 @@ from trtkit.flow.calibrate import (
 )
 from trtkit.flow.chain import Attempt, attempts
 from trtkit.flow.companions import Companions
-from trtkit.flow.gate import GATE, options_of, refusal
+from trtkit.flow.gate import GATES, check_gate, gate_warnings, options_of, refusal
 from trtkit.flow.inputs import source_files
+from trtkit.flow.overlap import overlap_warnings
 from trtkit.flow.stages import Way, draft_stages, stages
 from trtkit.plan import Machine, Plan, make_plan
 from trtkit.plan.checks import build_problems
@@ -126,13 +127,14 @@ def build(file: ContractFile, store: Store, report: Report, builder: Builder | N
         way.check()
         if way.calibrating and not way.calibrating.is_done:
             way.calibrating.check()
+    _check_texts(ways)
     for way in ways:
-        steps, gate = stages(way, options=options_of(file), tried=tried), None
+        steps, gate = stages(way, tried=tried), None
         products += _draft_products(way)
         origin = _origin(file, way, steps)
         for stage in steps:
             products.append(store.produce(stage, origin=origin, gate=gate))
-            gate = products[-1].facts if stage.name == GATE else gate
+            gate = products[-1].facts if stage.name in GATES else gate
             if _says_no(stage, products[-1].facts):
                 tried.append(products[-1].facts)
                 break
@@ -152,7 +154,8 @@ def _way(attempt: Attempt, folder: Path, store: Store, report: Report, builder: 
     done = isinstance(source.storage, Quantized) or companions.heads
     asked = None if done else attempt.calibration
     calibrating = Calibrating(source, asked, store, report) if asked else None
-    return Way(source, plan, calibrating, store, report, builder or Builder(), companions)
+    gate = options_of(attempt.file)
+    return Way(source, plan, calibrating, store, report, gate, builder or Builder(), companions)
 
 
 def _draft_way(file: ContractFile, store: Store, report: Report, builder: Builder | None) -> Way:
@@ -173,8 +176,13 @@ def _draft_products(way: Way) -> list[Product]:
 
 
 def _told(file: ContractFile, products: Iterable[Product]) -> list[Problem]:
-    facts = {product.key: product.facts for product in products if product.stage == CALIBRATE}
-    return [file.locate(each) for one in facts.values() for each in calibration_warnings(one)]
+    told = {CALIBRATE: calibration_warnings, **dict.fromkeys(GATES, gate_warnings)}
+    facts = {
+        product.key: (told[product.stage], product.facts) for product in products if product.stage in told
+    }
+    # Both gates of a format read the same.
+    found = (each for warnings, one in facts.values() for each in warnings(one))
+    return [file.locate(each) for each in dict.fromkeys((*overlap_warnings(file), *found))]
 
 
 def _refused(facts: Mapping[str, Any]) -> Problem:
@@ -190,7 +198,7 @@ def _origin(file: ContractFile, way: Way, steps: Iterable[Stage]) -> dict[str, A
 
 
 def _says_no(stage: Stage, facts: Mapping[str, Any]) -> bool:
-    return stage.name == GATE and facts["verdict"] != "pass"
+    return stage.name in GATES and facts["verdict"] != "pass"
 
 
 def preview(
@@ -212,13 +220,26 @@ def preview(
     warnings = list(plan.warnings)
     for way in ways:
         way.check()
-    if any(way.calibrating and not way.calibrating.is_done for way in ways) and (
-        missing := missing_packages()
-    ):
-        message = f"calibration needs {', '.join(missing)}, which is not installed"
+    running = [way.calibrating for way in ways if way.calibrating and not way.calibrating.is_done]
+    if (running or ways[0].gate) and (missing := missing_packages()):
+        message = f"calibration and gate need {', '.join(missing)}, which is not installed"
         warnings.append(Problem(message, hint=INSTALL, severity=Severity.WARNING))
-    steps = list(_steps(file, ways, store))
+    else:
+        for calibrating in running:
+            calibrating.check()
+        _check_texts(ways)
+        warnings += map(file.locate, overlap_warnings(file))
+    steps = list(_steps(ways, store))
     return steps, (*warnings, *_lacking(steps))
+
+
+def _check_texts(ways: Iterable[Way]) -> None:
+    """Refuse what gate and search for alpha cannot read, before anything is done."""
+    for way in ways:
+        if way.gate:
+            check_gate(way.source, way.gate)
+        if way.alpha:
+            way.alpha.check()
 
 
 def _lacking(steps: Iterable[Step]) -> Iterator[Problem]:
@@ -230,13 +251,13 @@ def _lacking(steps: Iterable[Step]) -> Iterator[Problem]:
             yield Problem(message, hint="see `trtkit build --in-container`", severity=Severity.WARNING)
 
 
-def _steps(file: ContractFile, ways: Iterable[Way], store: Store) -> Iterator[Step]:
+def _steps(ways: Iterable[Way], store: Store) -> Iterator[Step]:
     """Yield the steps of the first format that no gate has refused yet, and what may follow from it."""
     tried: list[Mapping[str, Any]] = []
     shown: set[str] = set()
     is_fallback = False
     for way in ways:
-        for stage in (*draft_stages(way), *stages(way, options=options_of(file), tried=tried)):
+        for stage in (*draft_stages(way), *stages(way, tried=tried)):
             if stage.key in shown:
                 continue
             shown.add(stage.key)
@@ -250,7 +271,7 @@ def _steps(file: ContractFile, ways: Iterable[Way], store: Store) -> Iterator[St
             if manifest is not None and refused:
                 tried.append(manifest.facts)
                 break
-            if is_fallback and stage.name == GATE:
+            if is_fallback and stage.name in GATES:
                 break
         else:
             is_fallback = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -17,8 +16,9 @@ from trtkit.checkpoint.progress import Progress
 from trtkit.checkpoint.safetensors import read_metadata
 from trtkit.engine.manifest import code_digest, content_key
 from trtkit.engine.store import CachePolicy, Stage, Store
-from trtkit.errors import ContractError, EnvironmentLacks, Problem, TrtkitError
+from trtkit.errors import EnvironmentLacks, Problem
 from trtkit.flow.inputs import MODEL_PACKAGES, data_digests, digests, source_digests, versions
+from trtkit.flow.words import contract_words, in_words
 from trtkit.quantize.calibrate import texts
 from trtkit.quantize.calibrate.remarks import layer_remarks, sample_remarks
 from trtkit.quantize.calibrate.request import Request
@@ -82,7 +82,7 @@ class Calibrating:
 
     @cached_property
     def _calibration(self) -> Calibration:
-        with _contract_words():
+        with contract_words(_OPTIONS):
             return prepare(self.source, self.request)
 
     @cached_property
@@ -116,7 +116,7 @@ class Calibrating:
         self.store.hold(work)
         file, resumed_at_layer = work / RANGES, None
         if not file.exists():
-            with _contract_words():
+            with contract_words(_OPTIONS):
                 resumed_at_layer = self._calibration.run(file, self.progress).resumed_at_layer
         told = json.loads(read_metadata(file)[METADATA])
         file.rename(out / RANGES)
@@ -134,26 +134,6 @@ class Calibrating:
         return {**{name: told[name] for name in names}, "resumed_at_layer": resumed_at_layer}
 
 
-@contextmanager
-def _contract_words() -> Iterator[None]:
-    """Call the options of ``trtkit calibrate`` what the contract calls them."""
-    try:
-        yield
-    except ContractError as error:
-        raise ContractError(
-            [replace(each, hint=_in_contract(each.hint)) for each in error.problems]
-        ) from None
-    except TrtkitError as error:
-        error.hint = _in_contract(error.hint)
-        raise
-
-
-def _in_contract(hint: str) -> str:
-    for option, key in _OPTIONS.items():
-        hint = hint.replace(option, key)
-    return hint
-
-
 def missing_packages() -> list[str]:
     """Return what calibration lacks on this machine."""
     return [package for package in MODEL_PACKAGES if find_spec(package) is None]
@@ -163,4 +143,4 @@ def calibration_warnings(facts: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield what a calibration's facts should make one think about."""
     counts = (facts[name] for name in _COUNTS)
     for each in (*sample_remarks(*counts), *layer_remarks(facts["borrowed"], facts["silent"])):
-        yield replace(each, key=f"quantization.calibration.{each.key}", hint=_in_contract(each.hint))
+        yield replace(each, key=f"quantization.calibration.{each.key}", hint=in_words(each.hint, _OPTIONS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 
 from trtkit.contract import ContractFile
@@ -25,14 +26,14 @@ class Attempt:
 
 
 def attempts(file: ContractFile) -> list[Attempt]:
-    """Return the contract once for each format of its weights that may come to be built.
+    """Return the contract once for each pair of formats, of weights and KV cache, that may come to be built.
 
     A format takes the calibration of one before it where that has what it needs, so that the model runs once for all.
     """
     quantization = file.contract.quantization
     found: list[Attempt] = []
-    for weights in quantization.chain:
-        only = quantization.only(weights)
+    for cache, weights in itertools.product(quantization.caches, quantization.chain):
+        only = quantization.only(weights, cache)
         contract = file.contract.model_copy(update={"quantization": only})
         earlier = [each.calibration.purpose for each in found if each.calibration]
         needs = takes_ranges(quant_plan_of(only))

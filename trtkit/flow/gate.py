@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,24 +17,33 @@ from trtkit.checkpoint.staging import write_json
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint
 from trtkit.contract import ContractFile
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
+from trtkit.engine.keys import COMPILE
 from trtkit.engine.manifest import code_digest
 from trtkit.engine.slots.folder import GRAPH_BACKENDS
 from trtkit.engine.slots.reader import GraphReader
 from trtkit.engine.store import Stage, Store
-from trtkit.errors import InputError, VerificationError
+from trtkit.errors import InputError, Problem, VerificationError
 from trtkit.flow.inputs import data_digests, source_digests, versions
+from trtkit.flow.words import contract_words, in_words
 from trtkit.quantize.gate.baseline import Baseline, write_baseline
 from trtkit.quantize.gate.judge import Exam, Judged
 from trtkit.quantize.gate.limits import Limits
 from trtkit.quantize.gate.model import load_candidate
 from trtkit.quantize.gate.page import page
-from trtkit.quantize.gate.report import Report
+from trtkit.quantize.gate.report import Report, sample_remarks
 from trtkit.quantize.gate.samples import Samples, open_tokenizer, take_samples
-from trtkit.quantize.gate.task import read_questions
+from trtkit.quantize.gate.task import Question, check_questions, read_questions
 from trtkit.quantize.gate.tensors import Candidate, check_same_model
 
-GATE = "gate"
-"""Name of the stage."""
+GATE, ENGINE_GATE = "gate", "gate-engine"
+"""Names of the stages: for the checkpoint, and for what was compiled of it."""
+GATES = (GATE, ENGINE_GATE)
+_OPTIONS = {
+    "--data": "quantization.gate.data",
+    "--sample-tokens": "quantization.gate.sample_tokens:",
+    "--samples": "quantization.gate.samples",
+}
+BOTH = ("checkpoint", "engine")
 REPORT, PAGE = "report.json", "report.html"
 
 
@@ -50,6 +59,8 @@ class GateOptions:
     dtype: str = "float32"
     """Data type of weights and sums, of baseline and candidate alike."""
     limits: Limits = field(default_factory=Limits)
+    on: tuple[str, ...] = ("checkpoint",)
+    """What a build has judged: ``checkpoint``, ``engine``."""
 
 
 def gate_source(
@@ -80,6 +91,7 @@ def options_of(file: ContractFile) -> GateOptions | None:
         task_file=base / gate.task_file if gate.task_file else None,
         dtype=gate.precision,
         limits=Limits(gate.max_kl, gate.min_top1, gate.max_ppl_ratio, gate.min_accuracy),
+        on=tuple(gate.on or (BOTH if file.contract.engine.backend.shows_logits else BOTH[:1])),
     )
 
 
@@ -87,41 +99,75 @@ def options_of(file: ContractFile) -> GateOptions | None:
 class Judgement:
     """What a build has judged."""
 
-    checkpoint: Path
-    """Need not be there yet."""
-    key: str
-    """Key of the stage that writes it."""
+    folder: Path
+    """Checkpoint or engine; need not be there yet."""
+    made_by: Stage
+    """Writes it."""
     source: HfCheckpoint
+    weights: str
+    """What the contract calls the format."""
     tried: tuple[Mapping[str, Any], ...] = ()
     """Facts of the gate about the formats before this one."""
 
 
 def gate_stage(judged: Judgement, options: GateOptions, store: Store, progress: Progress) -> Stage:
-    """Checkpoint → report. A report that says no is a product too, so that it is not measured again."""
+    """Checkpoint or engine → report. A report that says no is a product too, so that it is not measured again."""
+    is_engine = judged.made_by.name == COMPILE
 
     def run(out: Path) -> Mapping[str, Any]:
-        found = run_gate(judged.source, judged.checkpoint, options, store, progress)
-        report = replace(found, tried=judged.tried)
+        found = run_gate(judged.source, judged.folder, options, store, progress)
+        report = replace(found, weights=judged.weights, tried=judged.tried)
         write_json(out / REPORT, report.as_json())
         (out / PAGE).write_text(page(report), encoding="utf-8")
         return {**report.summary(), "tried": list(judged.tried)}
 
     asked = {"data": data_digests(options.data), "task_file": data_digests(options.task_file)}
-    inputs = {
+    told = {name: value for name, value in asdict(options).items() if name != "on"}
+    inputs: dict[str, Any] = {
         "code": code_digest(),
-        "checkpoint": judged.key,
-        "options": {**asdict(options), **asked},
+        "engine" if is_engine else "checkpoint": judged.made_by.key,
+        "weights": judged.weights,
+        "options": {**told, **asked},
         "tried": list(judged.tried),
         "versions": versions(),
     }
-    return Stage(GATE, inputs, run, (REPORT, PAGE))
+    return Stage(ENGINE_GATE if is_engine else GATE, inputs, run, (REPORT, PAGE))
 
 
 def refusal(tried: Sequence[Mapping[str, Any]], report: Path) -> VerificationError:
     """Return the error of a build of which no format passes."""
     said = "; ".join(f"{each['format']}: {', '.join(each['reasons'])}" for each in tried)
     hint = "add a format that loses less to quantization.fallback, or raise the limits of quantization.gate"
-    return VerificationError(f"the quality gate says no: {said}", path=report / PAGE, hint=hint)
+    if tried[-1]["kv_cache"]:
+        hint = f"try another KV cache (quantization.kv_fallback: [auto]), {hint}"
+    details = {"verdict": "fail", "tried": list(tried), "report": str(report / REPORT)}
+    message = f"the quality gate says no: {said}"
+    return VerificationError(message, path=report / PAGE, hint=hint, details=details)
+
+
+def check_gate(source: HfCheckpoint, options: GateOptions) -> None:
+    """Refuse what cannot be asked, before anything is done.
+
+    Raises:
+        InputError: Texts or questions cannot be used with this model.
+    """
+    with contract_words(_OPTIONS):
+        _ = _asked(source, options)
+
+
+def gate_warnings(facts: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what weakens the verdict of a gate."""
+    counts = facts["samples"]
+    for each in sample_remarks(counts["asked"], counts["used"]):
+        yield replace(each, key=f"quantization.gate.{each.key}", hint=in_words(each.hint, _OPTIONS))
+
+
+def _asked(source: HfCheckpoint, options: GateOptions) -> tuple[Samples, tuple[Question, ...]]:
+    samples = take_samples(source, options.data, count=options.samples, length_tokens=options.sample_tokens)
+    questions = read_questions(options.task_file) if options.task_file else ()
+    if options.task_file:
+        check_questions(questions, options.task_file, source)
+    return samples, questions
 
 
 def run_gate(
@@ -135,9 +181,8 @@ def run_gate(
     """
     if options.limits.min_accuracy is not None and options.task_file is None:
         raise InputError("a smallest accuracy needs questions", hint="give a task file")
-    samples = take_samples(source, options.data, count=options.samples, length_tokens=options.sample_tokens)
-    questions = read_questions(options.task_file) if options.task_file else ()
     engine = _is_engine(candidate)
+    samples, questions = _asked(source, options)
     # Checked before the baseline, which takes minutes.
     opened = None if engine else Candidate.open(TrtllmCheckpoint.open(candidate), source)
 
@@ -189,6 +234,10 @@ def _judged_checkpoint(candidate: Candidate, dtype: str, progress: Progress) -> 
 
 
 def _is_engine(folder: Path) -> bool:
+    if not (folder / CHECKPOINT_CONFIG).is_file():
+        message = f"is no candidate: there is no {CHECKPOINT_CONFIG} in it"
+        hint = "give the folder of a TensorRT-LLM checkpoint (`trtkit convert`), or an engine of cpu, onnx or rtx"
+        raise InputError(message, path=folder, hint=hint)
     return read_json(folder / CHECKPOINT_CONFIG).get("backend") in {"cpu", *GRAPH_BACKENDS}
 
 

@@ -47,6 +47,8 @@ class Way:
     calibrating: Calibrating | None
     store: Store
     progress: Progress
+    gate: GateOptions | None = None
+    """What the quality gate asks; None for no gate."""
     builder: Builder = field(default_factory=Builder)
     """How ``trtllm-build`` is run, where it is."""
     companions: Companions = field(default_factory=Companions)
@@ -96,7 +98,12 @@ class Way:
         }
         quiet = replace(self, progress=silent)
         return Alpha(
-            self.source, inputs, lambda alpha, out: quiet.write(out, alpha), self.store, self.progress
+            self.source,
+            inputs,
+            lambda alpha, out: quiet.write(out, alpha),
+            self.store,
+            self.progress,
+            self.gate,
         )
 
     @property
@@ -120,28 +127,31 @@ class Way:
         return choose_recipe(self.source, options)
 
 
-def stages(way: Way, *, options: GateOptions | None, tried: Sequence[Mapping[str, Any]]) -> tuple[Stage, ...]:
+def stages(way: Way, *, tried: Sequence[Mapping[str, Any]]) -> tuple[Stage, ...]:
     """Return the build's stages in order; each names the one before it by its key.
 
     Args:
         way: The model, and how it is to be built.
-        options: What the quality gate asks; None for no gate.
-        tried: What it said about other formats of the same build.
+        tried: What the quality gate said about other formats of the same build.
 
     Raises:
         InputError: The source has no tokenizer that fits, without which no text model can be served.
     """
-    source, store, progress = way.source, way.store, way.progress
+    source, store, progress, options = way.source, way.store, way.progress, way.gate
     need_tokenizer(source)
     before = [each.stage for each in (way.calibrating, way.alpha) if each]
     checkpoint = convert_stage(way)
     engine = compile_stage(checkpoint, way)
     draft = draft_stages(way)
     folder = store.path(checkpoint.name, checkpoint.key) / CHECKPOINT
-    judged = Judgement(folder, checkpoint.key, source, tuple(tried))
-    gate = [gate_stage(judged, options, store, progress)] if options else []
+    weights = way.plan.quantization.weights
+    judged = {
+        "checkpoint": Judgement(folder, checkpoint, source, weights, tuple(tried)),
+        "engine": Judgement(store.path(engine.name, engine.key), engine, source, weights, tuple(tried)),
+    }
+    gates = {on: [gate_stage(judged[on], options, store, progress)] for on in options.on} if options else {}
     repo = repo_stage(engine, way, draft[-1] if draft else None)
-    return *before, checkpoint, *gate, engine, repo
+    return *before, checkpoint, *gates.get("checkpoint", ()), engine, *gates.get("engine", ()), repo
 
 
 def draft_stages(way: Way) -> tuple[Stage, ...]:

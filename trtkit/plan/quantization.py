@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trtkit.catalog.formats import KV_CACHE, SMOOTHQUANT, WEIGHTS
 from trtkit.catalog.model import ModelConfig
 from trtkit.contract.formats import KvCacheFormat, WeightFormat
-from trtkit.contract.models import Contract, Quantization
+from trtkit.contract.models import Calibration, Contract, Quantization
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses
 from trtkit.plan.types import Plan, QuantPlan
@@ -31,7 +31,7 @@ def quant_plan_of(asked: Quantization) -> QuantPlan:
 
 
 @refuses
-def settings_have_a_user(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
+def settings_have_a_user(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
     """A setting of a format that is not built would silently have no effect."""
     asked = contract.quantization
     formats = ", ".join(each.value for each in asked.chain)
@@ -44,9 +44,28 @@ def settings_have_a_user(contract: Contract, _: ModelConfig, __: Plan) -> Iterat
         if getattr(asked, name) is not None and not user:
             message = f"none of the formats ({formats}) has a use for it"
             yield Problem(message, f"quantization.{name}", "leave the key out")
-    if asked.kv_scale is not None and asked.kv_cache is not KvCacheFormat.INT8:
+    if asked.kv_scale is not None and KvCacheFormat.INT8 not in asked.caches:
         message = f"a KV cache that is {asked.kv_cache.value} has no such choice"
         yield Problem(message, "quantization.kv_scale", "leave the key out, or use an int8 KV cache")
+    yield from _calibration_problems(asked, model)
+    judged = asked.gate.on if asked.gate else None
+    if "engine" in (judged or ()) and not contract.engine.backend.shows_logits:
+        message = f"what {contract.engine.backend.value} builds does not run here for a whole text"
+        yield Problem(message, "quantization.gate.on", "use [checkpoint]")
+
+
+def _calibration_problems(asked: Quantization, model: ModelConfig) -> Iterator[Problem]:
+    calibration, key = asked.calibration, "quantization.calibration"
+    if calibration != Calibration() and not asked.takes_ranges:
+        formats = ", ".join(each.value for each in asked.chain)
+        message = f"none of the formats ({formats}), nor a KV cache that is auto, has a use for it"
+        yield Problem(message, key, "leave the key out")
+        return
+    if calibration.unreached == "borrow" and not model.moe:
+        message = f"{model.architecture} has no experts that could borrow ranges"
+        yield Problem(message, f"{key}.unreached", "leave the key out")
+    if calibration.column != Calibration().column and calibration.data is None:
+        yield Problem("the built-in text has no fields", f"{key}.column", "leave the key out, or name data")
 
 
 @refuses

@@ -14,7 +14,7 @@ from trtkit.errors import InputError
 from trtkit.quantize.gate.baseline import Baseline
 from trtkit.quantize.gate.executor import Executor, Floats, Tokens
 from trtkit.quantize.gate.limits import Limits
-from trtkit.quantize.gate.metrics import Comparison, Interval, compare, mean, perplexity_ratio
+from trtkit.quantize.gate.metrics import Comparison, Interval, compare, mean, perplexity_ratio, share
 from trtkit.quantize.gate.report import Measure, Report, WorstToken
 from trtkit.quantize.gate.samples import Samples
 from trtkit.quantize.gate.task import Question, answers
@@ -68,6 +68,7 @@ class Exam:
             kv_cache=judged.kv_cache,
             data=self.samples.origin,
             num_samples=len(found),
+            samples_asked=self.samples.asked,
             num_tokens=self.samples.num_tokens,
             dtype=self.dtype,
             measures=(*self._measures(finite), *([self._accuracy(right)] if asked else [])),
@@ -113,8 +114,7 @@ class Exam:
         ]
 
     def _accuracy(self, right: Sequence[bool]) -> Measure:
-        interval = mean([np.array([float(each)]) for each in right])
-        return Measure("accuracy", interval, self.limits.min_accuracy, upper=False)
+        return Measure("accuracy", share(right), self.limits.min_accuracy, upper=False)
 
     def _layer_errors(self, judged: Judged) -> tuple[float, ...]:
         if judged.layers is None:

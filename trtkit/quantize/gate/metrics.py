@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ _ROWS = 16
 """Positions that are worked on at once: 16 of a vocabulary of 49152 are 3 MB."""
 _RESAMPLES = 2000
 _SEED = 0
+_NORMAL_95 = 1.96
+"""Within so many standard deviations lie 95 % of a normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,16 @@ def mean(samples: Sequence[Doubles]) -> Interval:
     drawn = np.random.default_rng(_SEED).integers(0, len(samples), (_RESAMPLES, len(samples)))
     low, high = np.percentile(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1), (2.5, 97.5))
     return Interval(float(sums.sum() / counts.sum()), float(low), float(high))
+
+
+def share(right: Sequence[bool]) -> Interval:
+    """Return how many are right, with Wilson's interval: one right answer of one is 0.21 to 1, not 1 to 1."""
+    count, value = len(right), sum(right) / len(right)
+    square = _NORMAL_95**2 / count
+    middle = (value + square / 2) / (1 + square)
+    width = math.sqrt(square * (value * (1 - value) + square / 4)) / (1 + square)
+    # Rounding may put an end that is the value itself on its wrong side.
+    return Interval(value, max(0.0, min(value, middle - width)), min(1.0, max(value, middle + width)))
 
 
 def perplexity_ratio(comparisons: Sequence[Comparison]) -> Interval:

@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from trtkit.errors import Problem, Severity
 from trtkit.quantize.gate.metrics import Interval
 
 SCHEMA_VERSION = 1
+_FEW_SAMPLES = 8
+"""Of 8 samples a bootstrapped interval has 1.96 * sqrt(7 / 8) = 1.83 standard errors to each side, Student's t 2.36."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Report:
     kv_cache: str | None
     data: str
     num_samples: int
+    samples_asked: int
     num_tokens: int
     dtype: str
     measures: tuple[Measure, ...]
@@ -75,6 +79,8 @@ class Report:
     weight_errors: Mapping[str, float] = field(default_factory=dict)
     """Of each linear layer's weight, relative to its size."""
     worst: tuple[WorstToken, ...] = ()
+    weights: str | None = None
+    """What the contract calls the format of the weights; None where there is no contract."""
     tried: tuple[Mapping[str, Any], ...] = ()
     """Summaries of the formats that were tried before this one."""
 
@@ -99,13 +105,24 @@ class Report:
     def format(self) -> str:
         """The algorithms by name."""
         cache = f" with {self.kv_cache} KV cache" if self.kv_cache else ""
-        return f"{self.algorithm or 'not quantized'}{cache}"
+        algorithm = self.algorithm or "not quantized"
+        named = algorithm if self.weights in {None, "none"} else f"{self.weights} ({algorithm})"
+        return f"{named}{cache}"
+
+    def remarks(self) -> Iterator[Problem]:
+        """Say what weakens the verdict."""
+        yield from sample_remarks(self.samples_asked, self.num_samples)
 
     def summary(self) -> dict[str, Any]:
         """Return format, verdict and figures alone."""
         figures = {each.name: asdict(each.interval) | {"limit": each.limit} for each in self.measures}
         fields = {
             "format": self.format,
+            "kv_cache": self.kv_cache,
+            "executor": self.executor,
+            "samples": {"asked": self.samples_asked, "used": self.num_samples},
+            "tokens": self.num_tokens,
+            "data": self.data,
             "verdict": "pass" if self.passes else "fail",
             "reasons": list(self.reasons()),
             "measures": figures,
@@ -132,10 +149,23 @@ class Report:
         lines = [head, *(_line(measure) for measure in self.measures)]
         if self.baseline_accuracy is not None:
             lines.append(f"{'baseline accuracy':<22}{self.baseline_accuracy:>10.4f}")
+        lines.append(f"{self.num_samples} samples, {self.num_tokens:,} tokens of {self.data}")
         verdict = "pass" if self.passes else "FAIL"
         return "\n".join(
             [*lines, f"{verdict}: {self.candidate}", *(f"  {reason}" for reason in self.reasons())]
         )
+
+
+def sample_remarks(asked: int, used: int) -> Iterator[Problem]:
+    """Yield a warning for samples that are fewer than asked for, or too few for an interval."""
+    if used < asked:
+        message = f"the gate read {used} of {asked} samples: there is no more text"
+        hint = "give more text with --data, or lower --samples"
+        yield Problem(message, key="samples", hint=hint, severity=Severity.WARNING)
+    if used < _FEW_SAMPLES:
+        message = f"the intervals of {used} samples are narrower than they should be"
+        hint = f"let the gate read {_FEW_SAMPLES} or more"
+        yield Problem(message, key="samples", hint=hint, severity=Severity.WARNING)
 
 
 def _line(measure: Measure) -> str:

@@ -17,8 +17,8 @@ from trtkit.quantize.calibrate import texts
 from trtkit.quantize.calibrate.data import Data
 from trtkit.quantize.gate.executor import Tokens
 
-BUILTIN = "builtin"
-"""Name of the text that comes with trtkit; nothing is calibrated with it."""
+BUILTIN = "held-out text (built in)"
+"""What reports call the text that comes with trtkit; nothing is calibrated with it."""
 MIN_SAMPLES = 2
 """One sample has no spread to draw an interval from."""
 
@@ -29,6 +29,10 @@ class Samples:
 
     sequences: tuple[Tokens, ...]
     origin: str
+    asked: int
+    """How many were asked for."""
+    end: int | None = None
+    """Characters of the built-in text up to the end of the last one; None for other texts."""
 
     @property
     def num_tokens(self) -> int:
@@ -54,11 +58,14 @@ def take_samples(source: HfCheckpoint, data: Path | None, *, count: int, length_
     Each begins as the tokenizer begins a text (most have a token for that). Texts are joined by blank lines.
 
     Raises:
-        InputError: There is no tokenizer, or the texts have too few tokens.
+        InputError: There is no tokenizer, the model reads no samples of that length, or the texts have too few tokens.
     """
+    if length_tokens > (limit := source.config.max_position_embeddings):
+        message = f"samples of {length_tokens:,} tokens cannot be read: the model takes {limit:,}"
+        raise InputError(message, path=source.folder, hint=f"--sample-tokens {min(512, limit)}")
     tokenizer = open_tokenizer(source)
     start = _start(tokenizer, source)
-    room = min(length_tokens, source.config.max_position_embeddings) - len(start)
+    room = length_tokens - len(start)
     origin = BUILTIN if data is None else str(data)
     pieces: list[Tokens] = []
     for piece in _pieces(tokenizer, data, room):
@@ -72,7 +79,14 @@ def take_samples(source: HfCheckpoint, data: Path | None, *, count: int, length_
     if len(pieces) < MIN_SAMPLES:
         message = f"the text fills {len(pieces)} samples of {room} tokens, at least {MIN_SAMPLES} are needed"
         raise InputError(message, path=origin, hint="give more text, or shorter samples")
-    return Samples(tuple(pieces), origin)
+    end = _end(tokenizer, len(pieces) * room) if data is None else None
+    return Samples(tuple(pieces), origin, count, end)
+
+
+def _end(tokenizer: Any, count: int) -> int:
+    """Return how many characters of the built-in text the first tokens are."""
+    offsets = tokenizer.encode(next(_texts(None)), add_special_tokens=False).offsets
+    return int(offsets[min(count, len(offsets)) - 1][1])
 
 
 def open_tokenizer(source: HfCheckpoint) -> Any:

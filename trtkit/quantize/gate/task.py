@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.errors import InputError
 from trtkit.quantize.gate.executor import Executor
 from trtkit.quantize.gate.metrics import log_softmax
+from trtkit.quantize.gate.samples import open_tokenizer
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _FORM = '{"question": "...", "choices": ["...", "..."], "answer": 0}'
@@ -25,6 +27,8 @@ class Question:
     question: str
     choices: tuple[str, ...]
     answer: int
+    line: int
+    """In its file."""
 
     @property
     def prompt(self) -> str:
@@ -49,13 +53,44 @@ def read_questions(path: Path) -> tuple[Question, ...]:
     return questions
 
 
-def answers(executor: Executor, tokenizer: Any, questions: Sequence[Question]) -> Iterator[bool]:
-    """Yield for each question whether the letter of the right choice is the likeliest one; what is no number is not."""
+def check_questions(questions: Sequence[Question], path: Path, source: HfCheckpoint) -> None:
+    """Refuse what the model cannot be asked.
+
+    Raises:
+        InputError: A question is too long, has tokens that the model lacks, or its letters cannot be told apart.
+    """
+    tokenizer, config = open_tokenizer(source), source.config
     for question in questions:
-        prompt = tokenizer.encode(question.prompt).ids
-        letters = [tokenizer.encode(f" {each}", add_special_tokens=False).ids for each in _LETTERS]
-        found = _likelihoods(executor, prompt, letters[: len(question.choices)])
-        yield bool(np.isfinite(found).all()) and int(np.argmax(found)) == question.answer
+        prompt, letters = _encoded(tokenizer, question)
+        if len({tuple(each) for each in letters}) < len(letters) or not all(letters):
+            message = f"line {question.line}: the tokenizer has no letters A to {_LETTERS[len(letters) - 1]}"
+            hint = "judge this model by text alone"
+            raise InputError(f"{message} that can be told apart", path=path, hint=hint)
+        length = len(prompt) + max(map(len, letters)) - 1
+        if not prompt or length > config.max_position_embeddings:
+            message = f"line {question.line}: the question has {length:,} tokens"
+            message += f", the model takes 1 to {config.max_position_embeddings:,}"
+            raise InputError(message, path=path, hint="shorten it, or leave it out")
+        largest = max(prompt + [token for each in letters for token in each])
+        if largest >= config.vocab_size:
+            message = f"line {question.line}: the tokenizer gives token {largest}, and the model has "
+            hint = "take tokenizer and model from one place"
+            raise InputError(f"{message}{config.vocab_size}", path=path, hint=hint)
+
+
+def _encoded(tokenizer: Any, question: Question) -> tuple[list[int], list[list[int]]]:
+    """Return the tokens of the question, and of the letters of its choices."""
+    letters = (f" {each}" for each in _LETTERS[: len(question.choices)])
+    endings = [list(tokenizer.encode(each, add_special_tokens=False).ids) for each in letters]
+    return list(tokenizer.encode(question.prompt).ids), endings
+
+
+def answers(executor: Executor, tokenizer: Any, questions: Sequence[Question]) -> Iterator[bool]:
+    """Yield for each question whether the right letter is likelier than all others; what is no number is not."""
+    for question in questions:
+        found = _likelihoods(executor, *_encoded(tokenizer, question))
+        others = [each for place, each in enumerate(found) if place != question.answer]
+        yield bool(np.isfinite(found).all()) and found[question.answer] > max(others)
 
 
 def _likelihoods(executor: Executor, prompt: list[int], endings: Sequence[list[int]]) -> list[float]:
@@ -92,4 +127,4 @@ def _question(line: str, path: Path, number: int) -> Question:
     if type(answer) is not int or not 0 <= answer < len(choices):
         message = f"line {number}: the answer {row.get('answer')!r} is none of {len(choices)} choices"
         raise InputError(message, path=path, hint="give its place from 0, or its letter")
-    return Question(question, tuple(choices), answer)
+    return Question(question, tuple(choices), answer, number)
