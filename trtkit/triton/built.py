@@ -40,7 +40,8 @@ def read_built(folder: Path) -> Built | None:
     except (OSError, ValueError):
         return None
     parts = [_part(content, name) for name in ("build_config", "pretrained_config")]
-    if not all(parts):
+    # trtkit's own engines say by which back end they are.
+    if not all(parts) or "backend" in content:
         return None
     build, model = parts
     plugins, mapping = _part(build, "plugin_config"), _part(model, "mapping")
