@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from filelock import FileLock
 
 from trtkit.conventions import MANIFEST
 from trtkit.engine.manifest import canonical_json, content_key, read_manifest
@@ -263,3 +264,16 @@ def test_the_manifest_is_canonical_json(tmp_path):
     assert text == canonical_json(json.loads(text))
     assert json.loads(text)["origin"]["plan"] == {"z": "Infinity", "a": "é"}
     assert read_manifest(product.path).is_as_written
+
+
+def test_who_waits_for_another_build_is_told(tmp_path):
+    heard, store = [], Store(tmp_path)
+    key = stage({"a": 1}).key
+    with FileLock(store.path("convert", key).with_suffix(".lock"), thread_local=False) as lock:
+
+        def tell(text):
+            heard.append(text)
+            lock.release()
+
+        assert not Store(tmp_path, tell=tell).produce(stage({"a": 1})).hit
+    assert "waiting for another process that makes" in heard[0]

@@ -250,7 +250,15 @@ def test_a_build_falls_back_until_the_gate_passes(trtkit, contract, tmp_path):  
     code, built, err = stages(trtkit, "build", path)
     assert code == 0, err
     assert "the gate refused int8-wo (W8A16) (KL: " in err
-    assert [each[0] for each in built] == ["convert", "gate", "convert", "gate", "compile", "gate-engine", "repo"]
+    assert [each[0] for each in built] == [
+        "convert",
+        "gate",
+        "convert",
+        "gate",
+        "compile",
+        "gate-engine",
+        "repo",
+    ]
     refused, passed, engine = (facts for stage, _, facts in built if stage.startswith("gate"))
     assert (refused["verdict"], passed["verdict"]) == ("fail", "pass")
     assert refused["measures"]["KL"]["high"] > 1e-5 > passed["measures"]["KL"]["high"]
@@ -283,7 +291,11 @@ def test_nothing_is_published_when_no_format_passes(trtkit, contract, tmp_path):
 
 
 def test_the_cache_falls_back_when_no_format_of_the_weights_helps(trtkit, contract):  # noqa: F811
-    options = {"kv_cache": "int8", "limits": {"max_kl": 1e-6}, "calibration": {"samples": 3, "max_length": 32}}
+    options = {
+        "kv_cache": "int8",
+        "limits": {"max_kl": 1e-6},
+        "calibration": {"samples": 3, "max_length": 32},
+    }
     code, _, err = trtkit("build", contract("none", **options))
     assert (code, "quantization.kv_fallback: [auto]" in err) == (6, True)
     path = contract("none", kv_fallback=["auto"], **options)
@@ -317,7 +329,10 @@ def test_an_engine_is_judged_by_the_same_gate(trtkit, contract, model, tiny_llam
         ({"gate": {}, "fallback": ["int8-wo", "int8-wo"]}, "twice"),
         ({"gate": {"min_accuracy": 0.5}}, "task_file"),
         ({"gate": TEXT | {"data": "nowhere.txt"}}, "no such file or folder"),
-        ({"weights": "none", "gate": TEXT, "fallback": ["w4a8-awq"], "calibration": {"max_length": 9}}, "group of 128"),
+        (
+            {"weights": "none", "gate": TEXT, "fallback": ["w4a8-awq"], "calibration": {"max_length": 9}},
+            "group of 128",
+        ),
         ({"gate": {}}, "fix: quantization.gate.sample_tokens: 128"),
         ({"gate": TEXT | {"task_file": ""}}, "quantization.gate.task_file"),
         ({"gate": TEXT | {"task_file": "questions.jsonl"}}, "line 2: the question has"),
@@ -328,7 +343,11 @@ def test_an_engine_is_judged_by_the_same_gate(trtkit, contract, model, tiny_llam
         ({"weights": "fp8", "calibration": {"max_length": 9, "unreached": "borrow"}}, "no experts"),
         ({"kv_fallback": ["auto"]}, "add a gate"),
         (
-            {"weights": "fp8", "calibration": {"max_length": 9, "data": "held.txt"}, "gate": TEXT | {"data": "held.txt"}},
+            {
+                "weights": "fp8",
+                "calibration": {"max_length": 9, "data": "held.txt"},
+                "gate": TEXT | {"data": "held.txt"},
+            },
             "nothing but what is calibrated with",
         ),
     ],

@@ -156,12 +156,21 @@ def test_each_expert_has_its_own_fp8_scale(tmp_path, write):
 def test_gemmas_one_is_added_before_smoothing(tmp_path, write):
     folder = gemma(tmp_path / "hf")
     ranges = record_all(folder)
-    smoothed = write(folder, "int8-sq", ranges=ranges)
-    qdq = write(folder, "int8-sq", smoothquant="qdq", ranges=ranges)
+    smoothed = write(folder, "int8-sq", alpha=0.6, ranges=ranges)
+    qdq = write(folder, "int8-sq", alpha=0.6, smoothquant="qdq", ranges=ranges)
     name, layer = "input_layernorm.weight", "transformer.layers.0."
     source = HfCheckpoint.open(folder).tensors["model.layers.0.input_layernorm.weight"].read()
     factor = qdq.tensor(layer + "attention.qkv.prequant_scaling_factor")
     assert np.allclose(smoothed.tensor(layer + name), (1 + source) * factor, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("form", "alpha"),
+    [("per-channel", 0.9), ("qdq", 0.9), ("per-tensor", 0.5), ("per-channel-per-token", 0.5)],
+)
+def test_forms_with_one_recorded_scale_move_more_into_the_weights(model, ranges, write, form, alpha):
+    left_out = write(model, "int8-sq", smoothquant=form, ranges=ranges)
+    assert left_out.config["quantization"]["smoothquant_val"] == alpha
 
 
 def test_biases_of_norms_are_smoothed_too(tmp_path, write):

@@ -56,7 +56,7 @@ def build(
     if (in_container or mpirun) and file.contract.engine.backend is not BackendName.TENSORRT:
         message = f"the {file.contract.engine.backend.value} back end runs no builder of TensorRT-LLM"
         raise InputError(message, hint="leave out --in-container and --mpirun")
-    store = Store(policy=CachePolicy(cache.value) if cache else None)
+    store = Store(policy=CachePolicy(cache.value) if cache else None, tell=say)
     if dry_run or explain:
         steps, warnings = preview(file, store, Builder(in_container, mpirun))
         warn(warnings)

@@ -55,13 +55,13 @@ def ls(output: OutputOption = Output.TEXT) -> None:
         )
         return
     if entries:
-        show(f"{'stage':<10}{'key':<34}{'size':>11}{'made':>7}{'used':>7}  {'state':<12}contracts")
+        show(f"{'stage':<13}{'key':<34}{'size':>11}{'made':>7}{'used':>7}  {'state':<12}contracts")
     for each in entries:
         state = "in use" if each.in_use else each.state.value
         ages = f"{_age(now_s - each.made_s):>7}{_age(now_s - each.used_s):>7}"
         size = f"{each.bytes / 1e6:,.1f} MB"
         show(
-            f"{each.stage:<10}{each.key[:32]:<34}{size:>11}{ages}  {state:<12}{', '.join(each.contracts) or '-'}"
+            f"{each.stage:<13}{each.key[:32]:<34}{size:>11}{ages}  {state:<12}{', '.join(each.contracts) or '-'}"
         )
     show(f"{root}: {many(len(entries), 'folder')}, {total / 1e6:,.1f} MB on disk")
     _tell_foreign(root, foreign)
@@ -127,7 +127,7 @@ def gc(
     document = {"schema": 1, "root": root, "dry_run": dry_run, "bytes": freed, "removed": removed}
     if output is Output.TEXT:
         for each in gone:
-            show(f"{each.stage:<10}{each.key[:32]:<34}{each.bytes / 1e6:>8,.1f} MB  {each.path}")
+            show(f"{each.stage:<13}{each.key[:32]:<34}{each.bytes / 1e6:>8,.1f} MB  {each.path}")
         in_use = sum(each.in_use for each in entries)
         what = "would go" if dry_run else "removed"
         show(f"{root}: {many(len(gone), 'folder')} {what}, {freed / 1e6:,.1f} MB freed, {in_use} in use")

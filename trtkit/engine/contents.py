@@ -207,7 +207,7 @@ def _entry(root: Path, path: Path, users: dict[str, list[Use]], named: str) -> E
             in_use=not is_free(path) or str(path) in named,
             made_s=folder.st_mtime,
             used_s=max([touched_s, *(use.built_s for use in uses)]),
-            contracts=tuple(" ".join([use.contract, *use.overrides]) for use in uses),
+            contracts=tuple(dict.fromkeys(" ".join([use.contract, *use.overrides]) for use in uses)),
             blocks=frozenset(_blocks(path)),
         )
     except FileNotFoundError:  # somebody removed it meanwhile

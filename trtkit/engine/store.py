@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 import trtkit
@@ -89,8 +89,15 @@ class Store:
     What a process found or made is held until the process ends, or until :meth:`release`: nobody removes it meanwhile.
     """
 
-    def __init__(self, root: Path | None = None, policy: CachePolicy | None = None) -> None:
+    def __init__(
+        self,
+        root: Path | None = None,
+        policy: CachePolicy | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.root = root or default_root()
+        self.tell = tell
+        """Hears what a person who waits should know."""
         self.policy = policy or default_policy()
         self.set_aside: list[Problem] = []
         """Damaged products that were found in the way, and where they are now."""
@@ -212,7 +219,11 @@ class Store:
         lock = FileLock(path.with_suffix(".lock"))
         with self._writing():
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
+            try:
+                lock.acquire(blocking=False)
+            except Timeout:
+                self.tell(f"waiting for another process that makes {path}")
+                lock.acquire()
         try:
             yield
         finally:
