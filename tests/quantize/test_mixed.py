@@ -12,6 +12,7 @@ from tests.checkpoint.conftest import save
 from trtkit.catalog.parallel import Parallelism
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.hf_export import export_hf
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint, verify
 from trtkit.errors import ContractError, InputError
 from trtkit.flow.convert import ConvertOptions, choose_recipe
@@ -134,3 +135,15 @@ def test_scales_that_cannot_be_are_found(mix, name, value):
     ((problem),) = verify(checkpoint.folder)
     assert problem.key == FIRST + name
     assert "finite and greater than 0" in problem.message
+
+
+def test_an_export_names_its_plain_layers_as_the_source_does(mix, model, tmp_path):
+    checkpoint, out = mix("fp8", exclude=("lm_head", f"{FIRST}mlp*")), tmp_path / "hf-out"
+    export_hf(checkpoint, HfCheckpoint.open(model), out)
+    ignored = json.loads((out / "hf_quant_config.json").read_text())["quantization"]["exclude_modules"]
+    branches = {f"model.layers.0.mlp.{each}_proj" for each in ("gate", "up", "down")}
+    assert set(ignored) == {"lm_head", *branches}
+    exported = HfCheckpoint.open(out).tensors
+    assert exported["model.layers.0.mlp.up_proj.weight"].dtype == "bfloat16"
+    assert "model.layers.0.mlp.up_proj.weight_scale" not in exported
+    assert exported["model.layers.1.mlp.up_proj.weight"].dtype == "float8_e4m3fn"

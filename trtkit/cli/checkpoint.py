@@ -100,8 +100,8 @@ def convert(
         list[str] | None,
         typer.Option(
             metavar="PATTERN",
-            help="Layers that stay plain, transformer.layers.0.mlp* for instance, instead of the default, lm_head; '' alone "
-            "quantizes everything.",
+            help="Layers that stay plain (transformer.layers.0.mlp*), instead of the default, lm_head; '' quantizes "
+            "all.",
             show_default=False,
             rich_help_panel=_QUANTIZATION,
         ),

@@ -20,6 +20,7 @@ Milliseconds = Annotated[float, Field(gt=0, le=86_400_000, allow_inf_nan=False)]
 Tokens = Annotated[int, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1)]
 NAME = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
+Pattern = Annotated[str, Field(min_length=1)]
 NAME_HINT = "use 1 to 63 of a-z, 0-9, dot, dash and underscore; the first and the last a letter or a digit"
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
@@ -120,6 +121,14 @@ class Quantization(_Section):
     kv_scale: Literal["qkv", "kv", "cache"] | None = None
     """INT8 KV cache: what a scale covers; left out, the outputs of Q, K and V, as TensorRT-LLM has it. kv leaves Q out
     and may clip K; cache takes K as it is rotated, and V, and the scale that loses least of them."""
+    exclude: list[Pattern] | None = None
+    """Layers that stay plain, as shell patterns of TensorRT-LLM's names (transformer.layers.0.mlp*); the list takes the
+    place of the default, which is the head. An empty one quantizes everything; only fp8 has a form for the head."""
+    overrides: Annotated[
+        dict[Pattern, Annotated[WeightFormat, Field(strict=False)]],
+        Field(examples=[{"transformer.layers.0.*": "none"}]),
+    ] = {}  # noqa: RUF012 - pydantic copies it
+    """Formats of single layers by the same patterns; they go with ``weights``, and what is fallen back to has none."""
     calibration: Calibration = Calibration()
     gate: Gate | None = None
     """What must be reached before anything is built from the quantized model; left out, nothing is measured."""
@@ -142,6 +151,16 @@ class Quantization(_Section):
         return self
 
     @property
+    def formats(self) -> tuple[WeightFormat, ...]:
+        """The formats that layers may have when nothing is fallen back to."""
+        return tuple(dict.fromkeys((self.weights, *self.overrides.values())))
+
+    @property
+    def searched(self) -> WeightFormat:
+        """The format that a calibration is for: that of INT4 layers, where there are some."""
+        return next((each for each in self.formats if each.has_groups), self.weights)
+
+    @property
     def chain(self) -> tuple[WeightFormat, ...]:
         """The formats of the weights that may come to be built, in the order in which they are tried."""
         return tuple(dict.fromkeys((self.weights, *self.fallback)))
@@ -154,15 +173,26 @@ class Quantization(_Section):
     @property
     def takes_ranges(self) -> bool:
         """Whether anything that may come to be built is made of the ranges of activations."""
-        return any(each.takes_ranges for each in self.chain) or self.caches != (KvCacheFormat.AUTO,)
+        return any(each.takes_ranges for each in (*self.chain, *self.formats)) or self.caches != (
+            KvCacheFormat.AUTO,
+        )
 
     def only(self, weights: WeightFormat, kv_cache: KvCacheFormat | None = None) -> Quantization:
         """Return one format of the chain, with the settings that are its own and nothing to fall back to."""
         cache = self.kv_cache if kv_cache is None else kv_cache
-        foreign = [] if weights.is_smoothed else ["smoothquant", "alpha"]
-        foreign += [] if weights.has_groups else ["group_size"]
+        overrides = self.overrides if weights is self.weights else {}
+        formats = (weights, *overrides.values())
+        foreign = [] if any(each.is_smoothed for each in formats) else ["smoothquant", "alpha"]
+        foreign += [] if any(each.has_groups for each in formats) else ["group_size"]
+        foreign += ["exclude"] if set(formats) == {WeightFormat.NONE} else []
         foreign += [] if cache is KvCacheFormat.INT8 else ["kv_scale"]
-        alone = {"weights": weights, "kv_cache": cache, "fallback": [], "kv_fallback": []}
+        alone = {
+            "weights": weights,
+            "kv_cache": cache,
+            "fallback": [],
+            "kv_fallback": [],
+            "overrides": overrides,
+        }
         found = self.model_copy(update={**alone, **dict.fromkeys(foreign)})
         return found if found.takes_ranges else found.model_copy(update={"calibration": Calibration()})
 

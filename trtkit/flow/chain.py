@@ -37,7 +37,7 @@ def attempts(file: ContractFile) -> list[Attempt]:
         contract = file.contract.model_copy(update={"quantization": only})
         earlier = [each.calibration.purpose for each in found if each.calibration]
         needs = takes_ranges(quant_plan_of(only))
-        calibration = _request(file, _purpose(weights, earlier)) if needs else None
+        calibration = _request(file, _purpose(only.searched, earlier)) if needs else None
         found.append(Attempt(replace(file, contract=contract), calibration))
     return found
 

@@ -11,7 +11,12 @@ from trtkit.errors import Problem
 from trtkit.plan.check import Check, refuses, warns
 from trtkit.plan.preflight.memory import MEMORY_CHECKS
 from trtkit.plan.preflight.pace import PACE_CHECKS
-from trtkit.plan.quantization import group_size_has_kernel, settings_have_a_user
+from trtkit.plan.quantization import (
+    group_size_has_kernel,
+    layers_have_their_formats,
+    mixtures_are_new,
+    settings_have_a_user,
+)
 from trtkit.plan.types import Plan
 
 
@@ -238,6 +243,8 @@ CHECKS: tuple[Check, ...] = (
     *MEMORY_CHECKS,
     settings_have_a_user,
     group_size_has_kernel,
+    layers_have_their_formats,
+    mixtures_are_new,
     classes_fit_engine,
     deadlines_follow_first_tokens,
     classes_promise_something,

@@ -9,7 +9,9 @@ from trtkit.catalog.gpus import MIB, Gpu
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
 from trtkit.contract.models import Contract
+from trtkit.plan.layers import known_layers
 from trtkit.plan.memory import DTYPE_BYTES, activation_bytes, slot_tokens, weights_bytes
+from trtkit.plan.quantization import quant_plan_of
 from trtkit.plan.ranks import group_of, layers_of_stage, share_of
 from trtkit.plan.types import EngineLimits, MemoryPlan
 
@@ -35,9 +37,10 @@ def gpu_memory(
 ) -> MemoryPlan:
     """Return the bytes of the rank that holds most, and the pool by TensorRT-LLM's rule."""
     formats = contract.quantization
-    group = group_of(model, formats.weights.value, formats.group_size)
+    group = group_of(model, formats.searched.value, formats.group_size)
     dtype = contract.dtype.value
-    weights = weights_bytes(model, WEIGHTS[contract.quantization.weights.value], dtype, ranks, group)
+    layers = known_layers(model, quant_plan_of(formats))
+    weights = weights_bytes(model, WEIGHTS[formats.weights.value], dtype, ranks, group, layers=layers)
     weights = math.ceil(weights * (contract.engine.gpu_weights_fraction or 1.0))
     buffers = step_bytes(model, ranks, limits, contract.engine.limits.max_beam_width)
     if any(contract.engine.build_flags.get(name) is True for name in CONTEXT_LOGITS):

@@ -90,6 +90,23 @@ def layer_formats(model: ModelConfig, asked: QuantPlan) -> LayerFormats | None:
     return found
 
 
+def known_layers(model: ModelConfig, asked: QuantPlan) -> LayerFormats | None:
+    """Return the same, and None too where there is something wrong with the patterns, which a check tells."""
+    try:
+        return layer_formats(model, asked)
+    except ContractError:
+        return None
+
+
+def layer_problems(model: ModelConfig, asked: QuantPlan) -> tuple[Problem, ...]:
+    """Return what :func:`layer_formats` would raise."""
+    try:
+        layer_formats(model, asked)
+    except ContractError as error:
+        return tuple(error.problems)
+    return ()
+
+
 def unmatched(patterns: Sequence[tuple[str, str]], modules: Sequence[str]) -> Iterator[Problem]:
     """Yield each pattern, with its key, that matches no module; those of the loader's list are for all models."""
     for key, pattern in patterns:

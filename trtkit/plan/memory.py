@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from trtkit.catalog.architectures.architecture import Split, TensorRule, When
-from trtkit.catalog.formats import DEFAULT_GROUP, WeightFacts
+from trtkit.catalog.formats import DEFAULT_GROUP, WEIGHTS, WeightFacts
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
+from trtkit.plan.layers import HEAD, LayerFormats
 from trtkit.plan.ranks import layers_of_stage, share_of
 from trtkit.plan.tensors import rules_of, target_shape
 from trtkit.plan.types import EngineLimits, MemoryPlan
@@ -22,24 +25,27 @@ def weights_bytes(
     dtype: str,
     ranks: Parallelism = ONE_RANK,
     group_size: int = DEFAULT_GROUP,
+    *,
+    layers: LayerFormats | None = None,
 ) -> int:
     """Return the size of the weights of the rank that holds most.
 
     The linear layers are quantized; embedding, head, norms, biases and routers are not; a tied head is the embedding
     where one rank has both whole. SmolLM2-135M in INT8 weight-only: 106.2 M linear weights at one byte, 155.5 k
-    scales at two, one table of 49152 x 576 at two bytes = 163.2 MB.
+    scales at two, one table of 49152 x 576 at two bytes = 163.2 MB. ``layers`` have formats of their own.
     """
-    layer, first, last = 0, 0, 0
-    for rule in _held_rules(model, ranks):
-        size = _tensor_bytes(rule, model, weights, dtype=dtype, ranks=ranks, group=group_size)
+    stage, first, last = 0, 0, 0
+    sized = partial(_tensor_bytes, model=model, dtype=dtype, ranks=ranks, group=group_size)
+    for rule in _held_rules(model, ranks, layers):
+        size = _stage_bytes(rule, model, weights, ranks, layers=layers, sized=sized)
         if rule.per_layer:
-            layer += size
+            stage += size
         elif rule.on_last_stage:
             last += size
         else:
             first += size
     ends = first + last if ranks.pp == 1 else max(first, last)
-    return layer * layers_of_stage(model, ranks) + ends
+    return stage + ends
 
 
 def read_bytes(
@@ -48,6 +54,8 @@ def read_bytes(
     dtype: str,
     ranks: Parallelism = ONE_RANK,
     group_size: int = DEFAULT_GROUP,
+    *,
+    layers: LayerFormats | None = None,
 ) -> tuple[int, int]:
     """Return what a step reads of the weights of the slowest rank: what it always reads, and all experts.
 
@@ -55,9 +63,9 @@ def read_bytes(
     """
     always, experts = 0, 0
     is_head = model.tie_word_embeddings and _shares_table(ranks)
-    for rule in _held_rules(model, ranks):
-        size = _tensor_bytes(rule, model, weights, dtype=dtype, ranks=ranks, group=group_size)
-        size *= layers_of_stage(model, ranks) if rule.per_layer else 1
+    sized = partial(_tensor_bytes, model=model, dtype=dtype, ranks=ranks, group=group_size)
+    for rule in _held_rules(model, ranks, layers):
+        size = _stage_bytes(rule, model, weights, ranks, layers=layers, sized=sized)
         if rule.per_expert:
             experts += size
         elif rule.per_layer or rule.on_last_stage or (is_head and rule.split is Split.EMBEDDING):
@@ -65,9 +73,29 @@ def read_bytes(
     return always, experts
 
 
-def _held_rules(model: ModelConfig, ranks: Parallelism) -> list[TensorRule]:
+def _stage_bytes(
+    rule: TensorRule,
+    model: ModelConfig,
+    weights: WeightFacts,
+    ranks: Parallelism,
+    *,
+    layers: LayerFormats | None,
+    sized: Callable[..., int],
+) -> int:
+    """Return the size of a rule's tensors on one rank of a stage; layers of pipelines are alike."""
+    module = rule.target.removesuffix(".weight")
+    count = layers_of_stage(model, ranks) if rule.per_layer else 1
+    if layers is None or not (rule.is_linear or (module == HEAD and layers.has_head)):
+        return count * sized(rule, weights=weights)
+    quantized = replace(rule, quantizable=True)
+    return sum(
+        sized(quantized, weights=WEIGHTS[layers.of(module.format(layer=layer))]) for layer in range(count)
+    )
+
+
+def _held_rules(model: ModelConfig, ranks: Parallelism, layers: LayerFormats | None) -> list[TensorRule]:
     """Return the rules of the tensors that ranks hold: a head that is the embedding is not held twice."""
-    shared = _shares_table(ranks)
+    shared = _shares_table(ranks) and not (layers and layers.has_head)
     return [rule for rule in rules_of(model) if not (rule.when is When.TIED and shared)]
 
 
@@ -77,7 +105,7 @@ def _shares_table(ranks: Parallelism) -> bool:
 
 
 def _tensor_bytes(
-    rule: TensorRule, model: ModelConfig, weights: WeightFacts, *, dtype: str, ranks: Parallelism, group: int
+    rule: TensorRule, *, model: ModelConfig, weights: WeightFacts, dtype: str, ranks: Parallelism, group: int
 ) -> int:
     whole = rule.split is Split.EMBEDDING and not ranks.parallel_embedding
     shape = target_shape(rule, model if whole else share_of(model, ranks))

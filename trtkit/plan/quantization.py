@@ -9,8 +9,12 @@ from trtkit.catalog.model import ModelConfig
 from trtkit.contract.formats import KvCacheFormat, WeightFormat
 from trtkit.contract.models import Calibration, Contract, Quantization
 from trtkit.errors import Problem
-from trtkit.plan.check import refuses
+from trtkit.plan.check import refuses, warns
+from trtkit.plan.layers import known_layers, layer_problems
 from trtkit.plan.types import Plan, QuantPlan
+
+_BY_LAYER = ("cpu", "tensorrt")
+"""Back ends whose layers may have formats of their own."""
 
 
 def quant_plan_of(asked: Quantization) -> QuantPlan:
@@ -27,6 +31,8 @@ def quant_plan_of(asked: Quantization) -> QuantPlan:
         alpha=asked.alpha,
         group_size=asked.group_size,
         kv_scale=asked.kv_scale,
+        exclude=None if asked.exclude is None else tuple(asked.exclude),
+        overrides=tuple((pattern, name.value) for pattern, name in asked.overrides.items()),
     )
 
 
@@ -34,12 +40,14 @@ def quant_plan_of(asked: Quantization) -> QuantPlan:
 def settings_have_a_user(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
     """A setting of a format that is not built would silently have no effect."""
     asked = contract.quantization
-    formats = ", ".join(each.value for each in asked.chain)
-    is_smoothed = any(each.is_smoothed for each in asked.chain)
+    every = (*asked.chain, *asked.formats)
+    formats = ", ".join(each.value for each in dict.fromkeys(every))
+    is_smoothed = any(each.is_smoothed for each in every)
     for name, user in {
         "smoothquant": is_smoothed,
         "alpha": is_smoothed,
-        "group_size": any(each.has_groups for each in asked.chain),
+        "group_size": any(each.has_groups for each in every),
+        "exclude": any(each is not WeightFormat.NONE for each in every),
     }.items():
         if getattr(asked, name) is not None and not user:
             message = f"none of the formats ({formats}) has a use for it"
@@ -72,8 +80,35 @@ def _calibration_problems(asked: Quantization, model: ModelConfig) -> Iterator[P
 def group_size_has_kernel(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
     """INT4 kernels take groups of 64 and 128 channels, those with FP8 activations of 128 only."""
     size = contract.quantization.group_size
-    for each in contract.quantization.chain if size is not None else ():
+    asked = contract.quantization
+    for each in dict.fromkeys((*asked.chain, *asked.formats)) if size is not None else ():
         known = (128,) if each is WeightFormat.W4A8_AWQ else (64, 128)
         if each.has_groups and size not in known:
             message = f"no kernel of {each.value} has groups of {size} channels"
             yield Problem(message, "quantization.group_size", f"use {' or '.join(map(str, known))}")
+
+
+@refuses
+def layers_have_their_formats(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
+    """A pattern that matches no layer would silently have no effect, and some mixtures have no engine."""
+    asked, backend = contract.quantization, contract.engine.backend.value
+    if asked.exclude is None and not asked.overrides:
+        return
+    key = "quantization.overrides" if asked.overrides else "quantization.exclude"
+    if backend not in _BY_LAYER:
+        message = f"{backend} engines have one format for all layers"
+        yield Problem(message, key, f"use engine.backend: {' or '.join(_BY_LAYER)}, or leave the key out")
+        return
+    found = [
+        each for weights in asked.chain for each in layer_problems(model, quant_plan_of(asked.only(weights)))
+    ]
+    yield from dict.fromkeys(found)
+
+
+@warns
+def mixtures_are_new(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Engines whose layers have several formats were not run on a GPU, and some releases cannot load them."""
+    found = known_layers(model, plan.quantization)
+    if contract.engine.backend.value == "tensorrt" and found and len(found.quantized) > 1:
+        message = "TensorRT-LLM of mid-2025 cannot load layers of several formats, and none has been run here"
+        yield Problem(message, "quantization.overrides", "compare an answer before you serve it")

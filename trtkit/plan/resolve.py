@@ -13,6 +13,7 @@ from trtkit.plan.checks import CHECKS, backend_problems
 from trtkit.plan.cpu_memory import copies_bytes, packed_bytes
 from trtkit.plan.gpu import resolve_gpu
 from trtkit.plan.kv import kv_bytes_per_token
+from trtkit.plan.layers import known_layers
 from trtkit.plan.machine import Machine
 from trtkit.plan.memory import activation_bytes, fewer_slots, kv_pool_tokens, weights_bytes
 from trtkit.plan.origins import origins_of
@@ -206,7 +207,9 @@ def _memory(
 ) -> MemoryPlan:
     kv_cache, backend = contract.engine.kv_cache, contract.engine.backend.value
     formats = contract.quantization.weights.value
-    weights = weights_bytes(model, WEIGHTS[formats], "float32" if backend == "onnx" else contract.dtype.value)
+    layers = known_layers(model, quant_plan_of(contract.quantization))
+    dtype = "float32" if backend == "onnx" else contract.dtype.value
+    weights = weights_bytes(model, WEIGHTS[formats], dtype, layers=layers)
     activations = activation_bytes(model, limits.max_num_tokens, limits.max_batch_size)
     per_token = kv_bytes_per_token(
         backend,
@@ -214,7 +217,7 @@ def _memory(
         num_kv_heads=model.num_kv_heads,
         head_size=model.head_size,
     )
-    copies = packed_bytes(model, formats) if backend == "onnx" else copies_bytes(model, formats)
+    copies = packed_bytes(model, formats) if backend == "onnx" else copies_bytes(model, formats, layers)
     free = None if machine.memory_bytes is None else machine.memory_bytes - weights - copies - activations
     tokens = kv_pool_tokens(
         wanted_tokens=kv_cache.max_tokens or _pool_for(limits, share),

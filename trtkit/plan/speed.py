@@ -11,6 +11,7 @@ from trtkit.catalog.gpus import Gpu
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
 from trtkit.plan.gpu_memory import kv_token_bytes
+from trtkit.plan.layers import known_layers
 from trtkit.plan.memory import read_bytes
 from trtkit.plan.pace import Speed
 from trtkit.plan.preflight.target import TRTLLM_BACKENDS
@@ -105,7 +106,8 @@ class Roofline:
         """Return the bytes that every step reads, and those of all experts."""
         formats = self.quantization
         group = group_of(self.model, formats.weights, formats.group_size)
-        return read_bytes(self.model, WEIGHTS[formats.weights], self.dtype, self.ranks, group)
+        layers = known_layers(self.model, formats)
+        return read_bytes(self.model, WEIGHTS[formats.weights], self.dtype, self.ranks, group, layers=layers)
 
     def _weights_s(self, tokens: float) -> float:
         always, experts = self._weight_bytes

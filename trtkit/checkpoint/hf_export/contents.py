@@ -59,7 +59,7 @@ class Contents:
         tables = [
             source.name
             for tensor in self.mapped
-            if not tensor.target.rule.is_linear and not tensor.target.name.endswith("embedding.weight")
+            if not self._is_quantized(tensor) and not tensor.target.name.endswith("embedding.weight")
             for source in tensor.sources
             if len(source.shape) == 2 and tensor.target.rule.when is not When.TIED
         ]
@@ -85,12 +85,17 @@ class Contents:
     def _all(self) -> Iterator[HfTensor]:
         for tensor in self.mapped:
             is_plain = all(source.is_plain for source in tensor.sources)
-            if tensor.target.rule.is_linear and not (is_plain and self._algorithm is None):
+            if self._is_quantized(tensor) or (tensor.target.rule.is_linear and not is_plain):
                 yield from self._linear(tensor)
             else:
                 yield from self._unquantized(tensor)
             if self.quantization["kv_cache_quant_algo"] and tensor.target.name.endswith("qkv.weight"):
                 yield from self._kv_scales(tensor)
+
+    def _is_quantized(self, tensor: MappedTensor) -> bool:
+        """Return whether a tensor is the weight of a layer that is not left plain."""
+        module = tensor.target.name.removesuffix(".weight")
+        return tensor.target.rule.is_linear and self.checkpoint.block_of(module).get("quant_algo") is not None
 
     def _linear(self, tensor: MappedTensor) -> Iterator[HfTensor]:
         """Take a layer apart; its activation scales stay with it when there is no norm before it."""

@@ -55,7 +55,18 @@ def norm_scales(mapped: Sequence[MappedTensor], checkpoint: TrtllmCheckpoint) ->
                 message = f"the layers that follow {norm} have different {PREQUANT}"
                 hint = "quantize with one for all of them, or export with weights fp8"
                 raise InputError(message, path=checkpoint.folder, hint=hint)
-    return {norm: scale for norm, scale in scales.items() if not np.all(scale == 1)}
+    scales = {norm: scale for norm, scale in scales.items() if not np.all(scale == 1)}
+    for tensor in mapped if scales else ():
+        module = tensor.target.name.removesuffix(".weight")
+        is_plain = tensor.target.rule.is_linear and checkpoint.block_of(module).get("quant_algo") is None
+        if is_plain and is_folded(tensor) and (norm := _norm_of(tensor, norms, checkpoint)) in scales:
+            message = (
+                f"{norm} would take the scales of one layer, and {module}, which is plain, follows it too"
+            )
+            raise InputError(
+                message, path=checkpoint.folder, hint="leave both plain, or export with weights fp8"
+            )
+    return scales
 
 
 def folded(values: Array, scale: Array | None, plus: float) -> Array:

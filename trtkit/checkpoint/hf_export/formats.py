@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import trtkit
+from trtkit.catalog.schemes import MIXED
+from trtkit.checkpoint.layer_blocks import is_excluded
 from trtkit.errors import ContractError, Problem
+from trtkit.plan.layers import HEAD
 
 PREQUANT = "prequant_scaling_factor"
 _FP8_TENSORS: Mapping[str, Any] = {"dynamic": False, "num_bits": 8, "type": "float"}
@@ -76,6 +79,13 @@ def find_format(quantization: Mapping[str, Any], *, file: str) -> HfFormat:
 
 def _weight_problems(quantization: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     algorithm, key = quantization.get("quant_algo"), "quantization.quant_algo"
+    if algorithm == MIXED:
+        hint = "use one format for all layers, or leave some plain"
+        return [("layers of several formats cannot be exported: nothing is known of that form", key, hint)]
+    patterns = quantization.get("exclude_modules")
+    if algorithm is not None and patterns is not None and not is_excluded(HEAD, patterns):
+        message = "a quantized head cannot be exported: nothing is known of that form"
+        return [(message, "quantization.exclude_modules", "exclude lm_head too")]
     if algorithm not in FORMATS:
         known = (
             "Hugging Face checkpoints have no such form",

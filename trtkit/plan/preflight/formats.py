@@ -68,18 +68,20 @@ def formats_are_proven(contract: Contract, model: ModelConfig, plan: Plan) -> It
 
 @refuses
 def fallbacks_run_on_gpu(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
-    """A format to fall back to must run where the first one would have."""
+    """A format to fall back to, or of single layers, must run where the first one would have."""
     backend, target = contract.engine.backend.value, plan.target
     if target is None:
         return
     line = target.trtllm or NEWEST
-    for each in contract.quantization.fallback:
+    asked = contract.quantization
+    keys = dict.fromkeys(asked.overrides.values(), "quantization.overrides")
+    for each, key in {**keys, **dict.fromkeys(asked.fallback, "quantization.fallback")}.items():
         algorithm = quant_plan_of(contract.quantization.only(each)).quant_algo
         for place, sm in places_of(target).items():
             verdict = weights_verdict(backend, each.value, sm, line, model.architecture, algorithm=algorithm)
             if verdict.support is Support.REFUSED:
                 message = f"{backend} runs no {each.value} weights on {place}: {verdict.reason}"
-                yield Problem(message, "quantization.fallback", f"leave {each.value} out")
+                yield Problem(message, key, f"leave {each.value} out")
 
 
 @warns
