@@ -13,9 +13,10 @@ import time
 import grpc
 import pytest
 import tritonclient.grpc.aio as triton
+from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
-from tests.proxy.conftest import BLS, CLASSES, LIMITS, ask, infer_request, stream, text_inputs, timed
+from tests.proxy.conftest import BLS, CLASSES, LIMITS, ask, infer_request, text_inputs, timed
 from tests.proxy.fake_triton import FakeTriton, final_chunk, text_chunk
 from trtkit.contract.models import ServiceClass, Timeouts
 from trtkit.plan.types import EngineLimits, Zones
@@ -28,9 +29,26 @@ SHORT_LIMITS = EngineLimits(
 )
 
 
+class Moody(FakeTriton):
+    """Says of itself what the test wants, or nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.engine_ready = True
+        self.mute = False
+
+    async def ServerReady(self, request, context):
+        if self.mute:
+            await asyncio.sleep(60)
+        return await super().ServerReady(request, context)
+
+    async def ModelReady(self, request, context):
+        return service_pb2.ModelReadyResponse(ready=self.engine_ready and request.name in self.configs)
+
+
 @pytest.fixture
 async def pair():
-    async with FakeTriton() as first, FakeTriton() as second:
+    async with Moody() as first, Moody() as second:
         yield first, second
 
 
@@ -49,6 +67,12 @@ async def trailers_of(front, text="hello"):
             async for _ in call:
                 pass
         return dict(await call.trailing_metadata())
+
+
+async def asked(front):
+    """Wait until every server has said how it is, so that nobody asks soon again."""
+    await ask(front.address)
+    await asyncio.gather(*(watch.ask() for watch in front.proxy._core.fleet._watches))
 
 
 def until_stopped(fake):
@@ -70,18 +94,29 @@ async def test_requests_go_to_the_least_loaded_server_and_the_answer_names_it(pa
 
 async def test_what_was_never_sent_to_a_server_that_is_away_goes_to_another(pair, serve):
     front = await serve(*(each.address for each in pair), probe_period_s=60)
-    await front.until(2, "backend_up")
+    await asked(front)
     await pair[0].server.stop(0)
     for _ in range(4):
         assert len(await ask(front.address)) == 3
     assert await front.metric("redirected_requests_total", backend="0") == 1
-    assert await front.metric("decisions_total") == 4
-    assert await front.metric("requests_total", outcome="ok") == 4
+    assert await front.metric("decisions_total") == 5
+    assert await front.metric("requests_total", outcome="ok") == 5
     assert await front.metric("backend_up", backend="0") == 0
     assert await front.metric("backend_ejections_total", backend="0", health="unreachable") == 1
     await pair[0].start()
     await front.until(1, "backend_up", backend="0")
     assert (await trailers_of(front))["trtkit-backend"] == "0"
+
+
+async def test_where_no_server_can_be_reached_nothing_is_said_to_have_been_sent(pair, serve):
+    front = await serve(*(each.address for each in pair), probe_period_s=60)
+    await asked(front)
+    for each in pair:
+        await each.server.stop(0)
+    trailers = await trailers_of(front)
+    assert (trailers["trtkit-reason"], trailers["trtkit-constraint"]) == ("no_backend", "server")
+    assert "trtkit-backend" not in trailers
+    assert await front.metric("inflight_requests") == 0
 
 
 async def test_what_a_server_may_have_begun_is_never_sent_again(pair, both):
@@ -109,18 +144,19 @@ async def test_a_request_is_refused_only_when_no_server_is_left(pair, both, spaw
     await both.until(6, "inflight_requests")
     waiting = spawn(ask(both.address))
     await both.until(1, "queue_depth")
-    pair[0].ready = False
+    pair[0].ready = pair[0].engine_ready = False
     await both.until(1, "backend_up")
     assert not waiting.done()
-    pair[1].ready = False
+    pair[1].ready = pair[1].engine_ready = False
     with pytest.raises(grpc.aio.AioRpcError, match="no_backend") as caught:
         await timed(waiting)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-    with pytest.raises(grpc.aio.AioRpcError, match="no_backend"):
-        await ask(both.address)
+    trailers = await trailers_of(both)
+    assert (trailers["trtkit-reason"], trailers["trtkit-constraint"]) == ("no_backend", "server")
+    assert "trtkit-backend" not in trailers
     async with triton.InferenceServerClient(both.address) as client:
         assert not await client.is_server_ready()
-        pair[1].ready = True
+        pair[1].ready = pair[1].engine_ready = True
         assert await client.is_server_ready()
     await both.until(1, "backend_up", backend="1")
     # What ran on was left to its own ends.
@@ -203,24 +239,31 @@ async def test_a_server_that_was_stopped_hurts_nobody_else_and_is_taken_back(ser
         assert (await trailers_of(front))["trtkit-backend"] == "0"
 
 
-async def test_a_busy_server_that_streams_is_not_taken_for_stuck(fake, serve):
-    async def never(request, context):
-        await asyncio.sleep(60)
-
+async def test_a_busy_server_that_streams_is_not_taken_for_stuck(serve, spawn):
     async def paced(request, context):
         for n in range(20):
             yield text_chunk(request, f"t{n}")
             await asyncio.sleep(0.05)
         yield final_chunk(request)
 
-    fake.script = paced
-    front = await serve(fake.address, probe_period_s=0.05, probe_timeout_s=0.2)
-    fake.ServerReady = never
-    replies = stream(front.address, {"inputs": text_inputs("a")})
-    await anext(replies)
-    await asyncio.sleep(0.6)
-    assert await front.metric("backend_up") == 1
-    await replies.aclose()
+    async with Moody() as busy:
+        busy.script = paced
+        front = await serve(busy.address, probe_period_s=0.05, probe_timeout_s=0.2)
+        await front.until(1, "backend_up")
+        answer = spawn(ask(front.address))
+        await front.until(1, "inflight_requests")
+        busy.mute = True
+        assert len(await timed(answer)) == 20
+        assert await front.metric("backend_ejections_total") == 0
+        await front.until(1, "backend_ejections_total", health="silent")
+
+
+async def test_an_engine_is_sent_requests_while_another_model_of_its_server_loads(pair, both):
+    pair[0].ready = pair[1].ready = False
+    async with triton.InferenceServerClient(both.address) as client:
+        assert not await client.is_server_ready()
+    assert len(await ask(both.address)) == 3
+    assert await both.metric("backend_up") == 2
 
 
 async def test_what_is_about_one_server_is_refused_and_the_rest_goes_to_the_first_that_is_up(pair, both):

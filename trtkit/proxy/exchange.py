@@ -156,36 +156,41 @@ class Exchange:
         Nothing has been sent to one that cannot, so the request may go to another, once. What was sent may have begun,
         and is never sent again.
         """
-        for _ in range(2):
-            await self._enter(request)
-            if await self._reach():
-                return
-            if self._ending is not None:
-                break
-            self._core.metrics.redirected(self._core.fleet.upstreams.index(self._upstream))
-        raise Refusal(self._ending.reason if self._ending else Reason.NO_BACKEND, record=self.facts.record)
+        first = await self._enter(request)
+        if await self._reach():
+            return
+        await self._enter(request)
+        self._core.metrics.redirected(first.backend or 0)
+        if not await self._reach():
+            raise Refusal(Reason.NO_BACKEND)
 
-    async def _enter(self, request: Request) -> None:
+    async def _enter(self, request: Request) -> Record:
         core = self._core
         if self._ending is not None:
             raise Refusal(self._ending.reason)
         self._entered = True
         record = await core.gate.enter(request, self._abort)
         self._upstream = core.fleet.upstreams[record.backend or 0]
-        self._note_decision(record)
-        if record is not self.facts.record:
-            self.facts.record = record
-            core.decisions.revise(record)
+        self._revise(record)
         self._timeline.dispatched_s = core.clock()
         self.facts.queue_s = self._timeline.dispatched_s - self._timeline.arrival_s
+        return record
+
+    def _revise(self, record: Record) -> None:
+        """Take a decision in, the first one or what it has come to."""
+        if self.facts.record is None:
+            self._note_decision(record)
+        else:
+            self.facts.record = record
+            self._core.decisions.revise(record)
 
     async def _reach(self) -> bool:
         """Tell whether the request's server can be reached; where not, its slot is given back."""
         reached = False
         try:
-            reached = await self._upstream.reach()
-            if not reached:
-                self._core.fleet.eject(self._upstream)
+            reached = await self._core.fleet.reach(self._upstream)
+            if not reached and self.facts.record is not None:
+                self._revise(self.facts.record._replace(backend=None, constraint=Constraint.SERVER))
         finally:
             if not reached:
                 self._core.gate.leave(self._upstream_id)

@@ -17,7 +17,7 @@ from trtkit.proxy.upstream import Upstream
 from trtkit.proxy.wire.schema import ModelSchema
 
 OnHealth = Callable[[int, Health], None]
-"""Takes the number of a server that begins or ceases to be ready."""
+"""Takes the number of a server that goes up or down."""
 
 
 class _Unreachable(Exception):  # noqa: N818 - another server is asked
@@ -70,11 +70,14 @@ class Fleet:
         upstream.forget_schemas()
         self._watches[self.upstreams.index(upstream)].suspect()
 
-    def eject(self, upstream: Upstream) -> None:
-        """Send nothing to a server that cannot be reached, until it answers again."""
-        watch = self._watches[self.upstreams.index(upstream)]
-        watch.note(Health.UNREACHABLE)
-        watch.suspect()
+    async def reach(self, upstream: Upstream) -> bool:
+        """Tell whether a server can be reached; nothing more is sent to one that cannot, until it answers again."""
+        reached = await upstream.reach()
+        if not reached:
+            watch = self._watches[self.upstreams.index(upstream)]
+            watch.note(Health.UNREACHABLE)
+            watch.suspect()
+        return reached
 
     async def ready(self) -> bool:
         """Tell whether one of the servers is ready; all are asked, the first good answer counts."""
@@ -120,13 +123,13 @@ class Fleet:
 
     def _up(self) -> Sequence[Upstream]:
         """Return the servers that are up, or all where none is."""
-        up = [each for each, watch in zip(self.upstreams, self._watches, strict=True) if watch.up]
+        up = [each for each, watch in zip(self.upstreams, self._watches, strict=True) if watch.health.up]
         return up or self.upstreams
 
     def _turn(self, number: int, health: Health) -> None:
         self.upstreams[number].forget_schemas()
         self._on_health(number, health)
-        if health is Health.READY:
+        if health.up:
             self._gate.readmit(number)
         else:
             self._gate.eject(number)

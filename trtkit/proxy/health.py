@@ -21,18 +21,26 @@ class Health(str, enum.Enum):
     """What a server said when it was asked."""
 
     READY = "ready"
+    """With all its models."""
+    ALIVE = "alive"
+    """It is not ready as a whole but its engine is, as while another model loads; or it answers and does not tell."""
     UNREADY = "unready"
-    """It answered that it, or one of its models, is not ready."""
+    """It answered that it is not ready, nor is its engine."""
     UNREACHABLE = "unreachable"
     SILENT = "silent"
     """It took the question and said nothing, to this or to anything else: stuck."""
+
+    @property
+    def up(self) -> bool:
+        """Whether requests may be sent to it."""
+        return self in (Health.READY, Health.ALIVE)
 
 
 OnHealth = Callable[[Health], None]
 
 
 class Watch:
-    """Keeps one server's health; ``on_health`` is called when it begins or ceases to be ready.
+    """Keeps one server's health; ``on_health`` is called when it goes up or down.
 
     A server counts as ready until it was asked: nothing is refused because a proxy has just started.
     """
@@ -46,11 +54,6 @@ class Watch:
         self._back_off_s = _BACK_OFF_S[0]
         self._wake = asyncio.Event()
         self._asking: asyncio.Task[Health] | None = None
-
-    @property
-    def up(self) -> bool:
-        """Whether requests may be sent to it."""
-        return self.health is Health.READY
 
     async def run(self) -> None:
         """Ask until cancelled."""
@@ -74,7 +77,7 @@ class Watch:
     def note(self, health: Health) -> None:
         """Take in what was found out about the server."""
         was, self.health = self.health, health
-        if health is was or (health is not Health.READY and was is not Health.READY):
+        if health.up == was.up:
             return
         self._back_off_s = _BACK_OFF_S[0]
         log.warning("upstream %s is %s", self._upstream.target, health.value)
@@ -85,7 +88,7 @@ class Watch:
             self.note(done.result())
 
     def _pause_s(self) -> float:
-        if self.up:
+        if self.health.up:
             return self._period_s
         pause_s = self._back_off_s
         self._back_off_s = min(2 * pause_s, _BACK_OFF_S[1])

@@ -108,7 +108,7 @@ class Metrics:
             "backend",
         )
         self._ejections = self._counter(
-            "backend_ejections", "Times that an engine's server ceased to be ready.", "backend", "health"
+            "backend_ejections", "Times that an engine's server went down.", "backend", "health"
         )
         self._create_series()
 
@@ -138,8 +138,8 @@ class Metrics:
         self._redirected.labels(str(backend)).inc()
 
     def turned(self, backend: int, health: Health) -> None:
-        """Count that an engine's server has ceased to be ready, and why."""
-        if health is not Health.READY:
+        """Count that an engine's server went down, and why."""
+        if not health.up:
             self._ejections.labels(str(backend), health.value).inc()
 
     def watch(self, admission: Admission, places: Sequence[tuple[str, str]] = ()) -> None:
@@ -191,7 +191,7 @@ class Metrics:
             up.labels(name, *place).set_function(partial(_value, backend, "up"))
             self._redirected.labels(name)
             for health in Health:
-                if health is not Health.READY:
+                if not health.up:
                     self._ejections.labels(name, health.value)
             for suspicion in Suspicion:
                 if suspicion is not Suspicion.NONE:

@@ -103,19 +103,25 @@ class Upstream:
         return True
 
     async def ask_health(self, timeout_s: float) -> Health:
-        """Ask whether the server and all its models are ready."""
+        """Ask whether the server and all its models are ready, and if not whether its engine is."""
         from tritonclient.grpc import service_pb2
 
         asked_s = asyncio.get_running_loop().time()
+        question = service_pb2.ModelReadyRequest(name=ENGINE_MODEL).SerializeToString()
         try:
             reply = await self.unary(f"{SERVICE}ServerReady", b"", timeout_s=timeout_s)
+            if service_pb2.ServerReadyResponse.FromString(reply).ready:
+                return Health.READY
+            reply = await self.unary(f"{SERVICE}ModelReady", question, timeout_s=timeout_s)
         except grpc.aio.AioRpcError as error:
-            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
-                return Health.UNREACHABLE
-            # One that streams answers is not stuck, only slow to say so.
-            return Health.READY if self.heard_s > asked_s else Health.SILENT
-        ready = service_pb2.ServerReadyResponse.FromString(reply).ready
-        return Health.READY if ready else Health.UNREADY
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                # One that streams answers is not stuck, only slow to say so.
+                return Health.ALIVE if self.heard_s > asked_s else Health.SILENT
+            # Over a connection that stands it is the server that says so, for instance that the question is restricted.
+            connected = self._channel.get_state() is grpc.ChannelConnectivity.READY
+            return Health.ALIVE if connected else Health.UNREACHABLE
+        ready = service_pb2.ModelReadyResponse.FromString(reply).ready
+        return Health.ALIVE if ready else Health.UNREADY
 
     async def stop(self, upstream_id: str) -> bool:
         """Ask the engine to drop a request; False when it cannot be asked."""
