@@ -27,6 +27,7 @@ VERBS = (
     "repo",
     "serve",
     "proxy",
+    "health",
     "up",
     "doctor",
     "export",

@@ -23,6 +23,7 @@ try:
         explain,
         export,
         gate,
+        health,
         inspect,
         plan,
         proxy,
@@ -80,7 +81,7 @@ app = typer.Typer(
 )
 _VERBS = (
     *(plan, calibrate, checkpoint, verify, inspect, gate, build, repo, serve),
-    *(proxy, up, bench, simulate, explain, doctor),
+    *(proxy, up, bench, simulate, explain, health, doctor),
 )
 for verb in _VERBS:
     verb.register(app)
