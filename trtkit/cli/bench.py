@@ -176,6 +176,7 @@ def bench(
     _check(arrivals, trace, rate, rho)
     _check_use(arrivals, rho, engine, cv=cv, capacity=capacity, behind=capacity_target, level=level)
     _check_addresses(target, capacity_target)
+    sent = _numbers("--rate", rate), _numbers("--rho", rho), range(seeds), duration, refine
     cuts = _buckets(buckets)
     file = load_contract(contract, overrides)
     if slo_check:
@@ -186,15 +187,7 @@ def bench(
     files = Files(html, requests, engine)
     files.check()
     keeper = Keeper(files, mix.described())
-    load = Load(
-        _numbers("--rate", rate),
-        _numbers("--rho", rho),
-        range(seeds),
-        duration,
-        refine=refine,
-        capacity_per_s=capacity,
-        level_s=level or Load.level_s,
-    )
+    load = Load(*sent, capacity_per_s=capacity, level_s=level or Load.level_s)
     job = Job(file.contract, mix, Filler.load(tokens), load, cuts, _watcher(keeper.keep))
     failure = _perform(job, target, capacity_target or target, files)
     if keeper.result is None:

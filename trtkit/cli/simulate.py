@@ -26,6 +26,64 @@ if TYPE_CHECKING:
 _REFERENCE = "reference"
 _RATE_PER_S, _DURATION_S, _MOST = 4.0, 200.0, 1024
 
+_Config = Annotated[
+    Path | None,
+    typer.Option(help="The model's config.json, where its folder is not here.", show_default=False),
+]
+_Traffic = Annotated[
+    list[str],
+    typer.Option(
+        metavar="CLASS=TABLE[:SHARE]",
+        help="Lengths of a class's requests and its share of the traffic; left out, chat lengths, equal shares.",
+    ),
+]
+_Scale = Annotated[float, typer.Option(min=0.001, max=10, help="Factor on all lengths.")]
+_Tenants = Annotated[int, typer.Option(min=1, max=1000, help="Tenants of each class (Zipf).")]
+_Trace = Annotated[
+    Path | None,
+    typer.Option(help="Replay this trace (Azure CSV or Mooncake JSON lines), dealt out by share."),
+]
+_Rate = Annotated[
+    float | None,
+    typer.Option(
+        min=0.001,
+        max=1e6,
+        help="Requests per second; a trace is stretched to it.",
+        show_default="4, or the trace's",
+    ),
+]
+_Cv = Annotated[
+    float | None,
+    typer.Option(min=0.1, max=10, help="Burstiness of arrivals; 1 is Poisson.", show_default="1"),
+]
+_Duration = Annotated[
+    float | None,
+    typer.Option(
+        min=1,
+        max=1e7,
+        metavar="SECONDS",
+        help="How long requests arrive.",
+        show_default="200, or the whole trace",
+    ),
+]
+_Engines = Annotated[
+    int | None,
+    typer.Option(min=1, max=100_000, help="Try this number only, instead of finding the fewest."),
+]
+_Most = Annotated[
+    int | None, typer.Option(min=1, max=100_000, help="Give up the search here.", show_default=str(_MOST))
+]
+_Engine = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE|reference",
+        help="The engine's constants (JSON), measured requests to fit them to (JSON lines), or the declared ones "
+        "of an 8B model on one large GPU.",
+        show_default="as the plan foresees its GPU",
+    ),
+]
+_Seeds = Annotated[int, typer.Option(min=1, max=100, help="Independent draws of the traffic.")]
+
 
 def register(app: typer.Typer) -> None:
     """Add the verb."""
@@ -35,63 +93,18 @@ def register(app: typer.Typer) -> None:
 def simulate(
     contract: ContractArgument,
     overrides: SetOption = [],  # noqa: B006
-    config: Annotated[
-        Path | None,
-        typer.Option(help="The model's config.json, where its folder is not here.", show_default=False),
-    ] = None,
-    traffic: Annotated[
-        list[str],
-        typer.Option(
-            metavar="CLASS=TABLE[:SHARE]",
-            help="Lengths of a class's requests and its share of the traffic; left out, chat lengths, equal shares.",
-        ),
-    ] = [],  # noqa: B006
-    scale: Annotated[float, typer.Option(min=0.001, max=10, help="Factor on all lengths.")] = 1.0,
-    tenants: Annotated[int, typer.Option(min=1, max=1000, help="Tenants of each class (Zipf).")] = 1,
-    trace: Annotated[
-        Path | None,
-        typer.Option(help="Replay this trace (Azure CSV or Mooncake JSON lines), dealt out by share."),
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            min=0.001,
-            max=1e6,
-            help="Requests per second; a trace is stretched to it.",
-            show_default="4, or the trace's",
-        ),
-    ] = None,
-    cv: Annotated[
-        float | None,
-        typer.Option(min=0.1, max=10, help="Burstiness of arrivals; 1 is Poisson.", show_default="1"),
-    ] = None,
-    duration: Annotated[
-        float | None,
-        typer.Option(
-            min=1,
-            max=1e7,
-            metavar="SECONDS",
-            help="How long requests arrive.",
-            show_default="200, or the whole trace",
-        ),
-    ] = None,
-    engines: Annotated[
-        int | None,
-        typer.Option(min=1, max=100_000, help="Try this number only, instead of finding the fewest."),
-    ] = None,
-    most: Annotated[
-        int | None, typer.Option(min=1, max=100_000, help="Give up the search here.", show_default=str(_MOST))
-    ] = None,
-    engine: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE|reference",
-            help="The engine's constants (JSON), measured requests to fit them to (JSON lines), or the declared ones "
-            "of an 8B model on one large GPU.",
-            show_default="as the plan foresees its GPU",
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, max=100, help="Independent draws of the traffic.")] = 3,
+    config: _Config = None,
+    traffic: _Traffic = [],  # noqa: B006
+    scale: _Scale = 1.0,
+    tenants: _Tenants = 1,
+    trace: _Trace = None,
+    rate: _Rate = None,
+    cv: _Cv = None,
+    duration: _Duration = None,
+    engines: _Engines = None,
+    most: _Most = None,
+    engine: _Engine = None,
+    seeds: _Seeds = 3,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Drive the proxy's own admission with modelled engines: who keeps which promise, and with how many GPUs."""
