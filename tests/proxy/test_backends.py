@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import grpc
 import pytest
@@ -19,8 +21,10 @@ from tritonclient.utils import InferenceServerException
 from tests.proxy.conftest import BLS, CLASSES, LIMITS, ask, infer_request, text_inputs, timed
 from tests.proxy.fake_triton import FakeTriton, final_chunk, text_chunk
 from trtkit.contract.models import ServiceClass, Timeouts
+from trtkit.errors import EnvironmentLacks
 from trtkit.plan.types import EngineLimits, Zones
 from trtkit.proxy.config import Endpoint, PoolConfig
+from trtkit.triton.server import TritonServer
 
 QUICK = {"probe_period_s": 0.1, "probe_timeout_s": 0.5}
 ZONES = Zones(10_000, 100_000, 4)
@@ -304,3 +308,28 @@ async def test_the_pool_of_longer_prompts_stands_in_for_one_that_has_no_server_l
     with pytest.raises(grpc.aio.AioRpcError, match="no_backend"):
         await ask(pools.address, "a" * 41)
     assert len(await ask(pools.address, "short")) == 3
+
+
+async def test_a_real_triton_that_is_killed_costs_only_what_it_had_begun(tmp_path, serve):
+    servers = []
+    try:
+        for n in range(2):
+            repo = shutil.copytree(Path(__file__).parent / "repo", tmp_path / f"{n}" / "repo")
+            servers.append(TritonServer(repo, log_file=tmp_path / f"{n}" / "log"))
+    except EnvironmentLacks as lack:
+        pytest.skip(str(lack))
+    with servers[0], servers[1]:
+        for server in servers:
+            server.wait_ready(60, probe=lambda url, timeout_s: None)
+        front = await serve(*(server.grpc_address for server in servers), slots=8, **QUICK)
+        calls = [asyncio.create_task(ask(front.address, "tokens=40 step_ms=20")) for _ in range(8)]
+        await front.until(lambda running: running >= 3, "zone_used", backend="0", zone="decode_slots")
+        os.kill(servers[0]._pid, signal.SIGKILL)
+        await front.until(0, "backend_up", backend="0")
+        later = [await ask(front.address, "tokens=2 step_ms=1") for _ in range(5)]
+        assert later == [["t0", "t1"]] * 5
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert sum(len(each) == 40 for each in answers if isinstance(each, list)) >= 3
+        for lost in (each for each in answers if not isinstance(each, list)):
+            assert lost.code() is grpc.StatusCode.UNAVAILABLE
+        await front.until(0, "inflight_requests")
