@@ -130,12 +130,13 @@ BACKENDS: dict[str, BackendFacts] = {
     "tensorrt": _TRTLLM,
     "llmapi": _TRTLLM,
     "vllm": _TRTLLM,
-    "edgellm": _TRTLLM,
+    # Its exporter was tried with one rank.
+    "edgellm": replace(_TRTLLM, max_ranks=1),
     "rtx": _GRAPH,
     # The same graph on ONNX Runtime.
     "onnx": replace(_GRAPH, needs_gpu=False),
 }
 """Back ends that plans are made for."""
 
-BUILT = ("cpu", "onnx", "rtx", "tensorrt")
+BUILT = ("cpu", "onnx", "rtx", "tensorrt", "llmapi", "vllm", "edgellm")
 """Those of them that this release builds for."""

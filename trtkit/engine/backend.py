@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from trtkit.catalog.formats import BUILT
+from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.progress import Progress
+from trtkit.engine.exported import EXPORTED, ExportBackend
 from trtkit.errors import InputError
 from trtkit.plan import Plan
 
@@ -36,8 +39,12 @@ class Backend(Protocol):
         """
 
 
-def backend_for(name: str) -> Backend:
-    """Return the back end of that name."""
+def backend_for(name: str, source: HfCheckpoint | None = None) -> Backend:
+    """Return the back end of that name; those that read Hugging Face folders take what is no weight from ``source``."""
+    if name in EXPORTED and source is not None:
+        from trtkit.engine.edgellm.backend import EdgellmBackend
+
+        return EdgellmBackend(source) if name == "edgellm" else ExportBackend(source)
     if name == "cpu":
         from trtkit.engine.cpu.backend import CpuBackend
 
@@ -50,4 +57,4 @@ def backend_for(name: str) -> Backend:
         from trtkit.engine.tensorrt.backend import TensorrtBackend
 
         return TensorrtBackend()
-    raise InputError(f"there is no back end {name!r}", hint="use cpu, onnx, rtx or tensorrt")
+    raise InputError(f"there is no back end {name!r}", hint=f"use one of {', '.join(BUILT)}")

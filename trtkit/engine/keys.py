@@ -94,6 +94,7 @@ ROWS: tuple[Row, ...] = (
     Row("target.max_attention_window", "model.source (attention windows)", (REPO,)),
     Row("target.lookahead", "engine.speculation.lookahead", (REPO,)),
     Row("target.gpu_weights_fraction", "engine.gpu_weights_fraction", (REPO,)),
+    Row("target.memory_fraction", "engine.kv_cache.memory_fraction", (REPO,)),
     Row("target.choices", "engine.speculation.choices", (REPO,)),
     Row("target.settings", "engine.build_flags", why_not="what the builder makes of flags that are keys"),
     Row("pace", "engine", why_not="foreseen speed, of which nothing is built"),

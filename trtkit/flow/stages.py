@@ -13,19 +13,22 @@ from typing import Any, cast
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.convert import ConversionReport, check, convert
 from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.hf_export.formats import find_format
 from trtkit.checkpoint.progress import Progress, silent
 from trtkit.checkpoint.recipe import Recipe
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.engine.backend import Backend, backend_for
+from trtkit.engine.edgellm.backend import export_argv, need_chat_template
+from trtkit.engine.exported import EXPORTED
 from trtkit.engine.keys import COMPILE, CONVERT, REPO, plan_inputs
 from trtkit.engine.manifest import code_digest
 from trtkit.engine.store import Stage, Store
 from trtkit.engine.tensorrt.backend import Builder, TensorrtBackend
-from trtkit.errors import InputError, Severity, StageError
+from trtkit.errors import InputError, Problem, Severity, StageError
 from trtkit.flow.alpha import ALPHAS, AUTO, Alpha
 from trtkit.flow.calibrate import Calibrating
 from trtkit.flow.companions import Companions
-from trtkit.flow.convert import ConvertOptions, choose_recipe
+from trtkit.flow.convert import ConvertOptions, choose_recipe, warnings_of
 from trtkit.flow.gate import GateOptions, Judgement, gate_stage
 from trtkit.flow.inputs import digests, source_digests
 from trtkit.plan import Plan
@@ -56,7 +59,8 @@ class Way:
     @property
     def ranks(self) -> Parallelism:
         """What the checkpoint is divided among."""
-        return self.plan.target.ranks if self.plan.target else ONE_RANK
+        divides_itself = self.plan.backend in EXPORTED
+        return ONE_RANK if divides_itself or self.plan.target is None else self.plan.target.ranks
 
     def check(self) -> None:
         """Make sure, from headers, that the source can be written so once there are ranges.
@@ -70,6 +74,10 @@ class Way:
         ranges = ActRange.awaited(self.calibrating.ranges) if self.calibrating else None
         recipe = self._recipe(ranges, self._fixed_alpha)
         check(self.source, dtype=self.plan.dtype, recipe=recipe, parallelism=self.ranks)
+        if self.plan.backend in EXPORTED:
+            find_format(recipe.quantization, file="")
+        if self.plan.backend == "edgellm":
+            need_chat_template(self.source)
 
     def write(self, out: Path, alpha: float | Alphas | None = None) -> ConversionReport:
         """Write the checkpoint, once there are ranges."""
@@ -112,9 +120,17 @@ class Way:
         alpha = self.plan.quantization.alpha
         return ALPHAS[0] if alpha == AUTO else cast("float | None", alpha)
 
+    def warnings(self) -> list[Problem]:
+        """Return what a written checkpoint should make one think about, once there are ranges."""
+        ranges = self.calibrating.ranges if self.calibrating else None
+        return warnings_of(self.source, self._options(ranges, self._fixed_alpha), self.plan.dtype)
+
     def _recipe(self, ranges: Path | ActRange | None, alpha: float | Alphas | None) -> Recipe:
+        return choose_recipe(self.source, self._options(ranges, alpha))
+
+    def _options(self, ranges: Path | ActRange | None, alpha: float | Alphas | None) -> ConvertOptions:
         formats = self.plan.quantization
-        options = ConvertOptions(
+        return ConvertOptions(
             weights=formats.weights,
             kv_cache=formats.kv_cache,
             act_range=ranges,
@@ -124,7 +140,6 @@ class Way:
             exclude=formats.exclude,
             overrides=formats.overrides,
         )
-        return choose_recipe(self.source, options)
 
 
 def stages(way: Way, *, tried: Sequence[Mapping[str, Any]]) -> tuple[Stage, ...]:
@@ -150,8 +165,10 @@ def stages(way: Way, *, tried: Sequence[Mapping[str, Any]]) -> tuple[Stage, ...]
         "engine": Judgement(store.path(engine.name, engine.key), engine, source, weights, tuple(tried)),
     }
     gates = {on: [gate_stage(judged[on], options, store, progress)] for on in options.on} if options else {}
-    repo = repo_stage(engine, way, draft[-1] if draft else None)
-    return *before, checkpoint, *gates.get("checkpoint", ()), engine, *gates.get("engine", ()), repo
+    built = (*before, checkpoint, *gates.get("checkpoint", ()), engine, *gates.get("engine", ()))
+    if way.plan.backend == "edgellm":  # which has a server of its own
+        return built
+    return *built, repo_stage(engine, way, draft[-1] if draft else None)
 
 
 def draft_stages(way: Way) -> tuple[Stage, ...]:
@@ -195,7 +212,14 @@ def convert_stage(way: Way) -> Stage:
 
     def run(out: Path) -> Mapping[str, Any]:
         done = way.write(out / CHECKPOINT)
-        return {"tensors": done.tensors, "bytes": done.bytes_written, "tied_embeddings": done.tied_embeddings}
+        return {
+            "tensors": done.tensors,
+            "bytes": done.bytes_written,
+            "tied_embeddings": done.tied_embeddings,
+            "warnings": [
+                {"message": each.message, "key": each.key, "hint": each.hint} for each in way.warnings()
+            ],
+        }
 
     inputs = {
         "code": code_digest(),
@@ -252,13 +276,15 @@ def compile_stage(checkpoint: Stage, way: Way) -> Stage:
     if isinstance(backend, TensorrtBackend):
         job = backend.job(folder, store.path(stage.name, stage.key), plan)
         return replace(stage, commands=tuple(job.commands()))
+    if plan.backend == "edgellm":
+        return replace(stage, commands=(export_argv(store.path(stage.name, stage.key)),))
     return stage
 
 
 def _backend(way: Way) -> Backend:
     if way.plan.backend == "tensorrt":
         return TensorrtBackend(way.builder, way.companions.adapters)
-    return backend_for(way.plan.backend)
+    return backend_for(way.plan.backend, way.source)
 
 
 def repo_stage(engine: Stage, way: Way, draft: Stage | None) -> Stage:

@@ -157,6 +157,7 @@ def _target(
         lookahead=_lookahead(contract),
         choices=engine.speculation.choices if engine.speculation else None,
         gpu_weights_fraction=engine.gpu_weights_fraction,
+        memory_fraction=engine.kv_cache.memory_fraction if engine.backend.value == "vllm" else None,
         sms=_sms(contract),
     )
 

@@ -137,6 +137,8 @@ class Target:
     """Tree of the draft tokens of Medusa and EAGLE, a path for each; None for the runtime's own."""
     gpu_weights_fraction: float | None = None
     """Share of the weights that stays on the GPU; None for all of them."""
+    memory_fraction: float | None = None
+    """vllm: share of all memory that the engine may take; None for back ends that are told the pool's size."""
 
     def setting(self, name: str) -> Setting:
         """Return one of the settings."""

@@ -18,7 +18,10 @@ from trtkit.conventions import (
     PREPROCESSING_MODEL,
 )
 from trtkit.errors import InputError
+from trtkit.triton.llmapi import DRAFT_FOLDER
+from trtkit.triton.llmapi import SETTINGS as LLM_SETTINGS
 from trtkit.triton.repository import ENGINE_FOLDER, TOKENIZER_FOLDER
+from trtkit.triton.vllm import SETTINGS as VLLM_SETTINGS
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -38,7 +41,13 @@ def install(repo: Path, engine_dir: Path, tokenizer_dir: Path, draft_dir: Path |
             hint="give a local folder with a tokenizer.json; names of a hub are never looked up",
         )
     tokenizer_files = [tokenizer_dir / name for name in TOKENIZER_FILES if (tokenizer_dir / name).is_file()]
-    _place_engine(engine_dir, repo / ENGINE_MODEL / "1" / ENGINE_FOLDER)
+    version = repo / ENGINE_MODEL / "1"
+    _place_engine(engine_dir, version / ENGINE_FOLDER)
+    if any((version / settings).is_file() for settings in (LLM_SETTINGS, VLLM_SETTINGS)):
+        # One model does all, and its folder has the tokenizer.
+        if draft_dir is not None:
+            _place_engine(draft_dir, version / DRAFT_FOLDER)
+        return
     if draft_dir is not None:
         _place_engine(draft_dir, repo / DRAFT_MODEL / "1" / ENGINE_FOLDER)
         _place(tokenizer_files, tokenizer_dir, repo / DRAFT_MODEL / "1" / TOKENIZER_FOLDER)

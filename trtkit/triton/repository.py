@@ -23,6 +23,7 @@ from trtkit.triton.config import BANNER, batch_dynamically, new_config, run_on_c
 from trtkit.triton.ensemble import Step, ensemble_steps
 from trtkit.triton.generation import Generation, generation_of
 from trtkit.triton.launch import SCRIPT, Launch, Mode, script
+from trtkit.triton.llmapi import llmapi_files
 from trtkit.triton.runtime import (
     POLL_PERIOD_MS,
     engine_parameters,
@@ -31,6 +32,7 @@ from trtkit.triton.runtime import (
     tensorrt_parameters,
 )
 from trtkit.triton.tensors import Tensor
+from trtkit.triton.vllm import vllm_files
 
 ENGINE_FOLDER = "engine"
 TOKENIZER_FOLDER = "tokenizer"
@@ -58,11 +60,16 @@ class Dialect(str, enum.Enum):
     """trtkit's Python model around one of its engines: OpenVINO's, or a graph with slots."""
     TENSORRT = "tensorrt"
     """TensorRT-LLM's C++ back end, in the plan's release line."""
+    LLMAPI = "llmapi"
+    """One Python model around TensorRT-LLM's Python API."""
+    VLLM = "vllm"
+    """Triton's vLLM back end."""
 
 
 def dialect_of(plan: Plan) -> Dialect:
     """Return who runs the engine of a plan."""
-    return Dialect.TENSORRT if plan.backend == "tensorrt" else Dialect.CPU
+    own = {Dialect.TENSORRT.value, Dialect.LLMAPI.value, Dialect.VLLM.value}
+    return Dialect(plan.backend) if plan.backend in own else Dialect.CPU
 
 
 def render(
@@ -74,6 +81,10 @@ def render(
     end resolves no relative path. ``draft`` is the plan of the engine that drafts, where there is one.
     """
     spoken = dialect_of(plan) if dialect is None else Dialect(dialect)
+    if spoken is Dialect.LLMAPI:
+        return llmapi_files(plan, mount=mount, drafts=draft is not None)
+    if spoken is Dialect.VLLM:
+        return vllm_files(plan, mount=mount)
     is_tensorrt = spoken is Dialect.TENSORRT
     generation = _generation(plan)
     engine = _tensorrt_engine(plan, mount) if is_tensorrt else _cpu_engine(plan)

@@ -1,6 +1,7 @@
 """Checks of plans for GPUs, by what they are about; the order is that of their problems."""
 
 from trtkit.plan.check import Check
+from trtkit.plan.preflight.exported import EXPORTED_CHECKS
 from trtkit.plan.preflight.flags import FLAG_CHECKS
 from trtkit.plan.preflight.formats import FORMAT_CHECKS
 from trtkit.plan.preflight.limits import LIMIT_CHECKS
@@ -17,6 +18,7 @@ GPU_CHECKS: tuple[Check, ...] = (
     *FLAG_CHECKS,
     *SPECULATION_CHECKS,
     *LORA_CHECKS,
+    *EXPORTED_CHECKS,
 )
 
 RANKLESS_CHECKS: tuple[Check, ...] = (*SOURCE_CHECKS, *FORMAT_CHECKS, *FLAG_CHECKS)

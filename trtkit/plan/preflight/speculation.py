@@ -31,10 +31,15 @@ _HINTS = {
 
 @refuses
 def speculation_has_its_backend(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
-    """Only engines of TensorRT-LLM are built for draft tokens here; elsewhere the key would have no effect."""
-    backend = contract.engine.backend.value
-    if contract.engine.speculation is not None and backend != "tensorrt":
+    """Elsewhere than in TensorRT-LLM the key would have no effect, and its PyTorch back end has no old heads."""
+    backend, asked = contract.engine.backend.value, contract.engine.speculation
+    if asked is None or backend == "tensorrt":
+        return
+    if backend != "llmapi":
         yield Problem(f"no draft tokens are built for back end {backend}", _KEY, "leave the key out")
+    elif asked.mode is not SpeculationMode.DRAFT_TARGET:
+        message = f"the PyTorch back end of TensorRT-LLM has no {asked.mode.value} of engines"
+        yield Problem(message, f"{_KEY}.mode", "use draft-target, or leave engine.speculation out")
 
 
 @refuses

@@ -1,0 +1,1 @@
+"""vLLM: a Hugging Face folder and the arguments of its engine."""
