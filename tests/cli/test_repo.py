@@ -103,6 +103,27 @@ def test_the_command_of_each_rank_is_shown_where_no_server_is(trtkit, for_gpus):
     assert "bash /srv/models/launch.sh" in err
 
 
+def test_the_python_api_and_vllm_are_started_as_their_settings_say(trtkit, tmp_path):
+    model = tmp_path / "repo/tensorrt_llm"
+    (model / "1").mkdir(parents=True)
+    (model / "1/model.py").write_text("")
+    config = 'name: "tensorrt_llm"\nbackend: "{}"\nmodel_transaction_policy {{ decoupled: true }}\n'
+    for backend, file, text, first in (
+        ("python", "model.yaml", "{model: /r/tensorrt_llm/1/m, tensor_parallel_size: 16}", "srun"),
+        ("vllm", "model.json", '{"model": "/r/tensorrt_llm/1/m"}', "/opt/tritonserver/bin/tritonserver"),
+    ):
+        (model / "config.pbtxt").write_text(config.format(backend))
+        (model / "1" / file).write_text(text)
+        argv = json.loads(trtkit("serve", tmp_path / "repo", "--dry-run", "--output", "json")[1])["argv"]
+        assert argv[0] == first
+        assert "--model-repository=/r" in argv
+        code, _, err = trtkit("repo", tmp_path / "repo", "--check")
+        assert code == 6
+        assert "tensorrt_llm/1/m does not exist" in err
+        assert ("triton_config.decoupled in model.yaml false" in err) == (backend == "python")
+        (model / "1" / file).unlink()
+
+
 def test_without_an_engine_nobody_guesses_how_many_ranks_there_are(trtkit, for_gpus):
     (for_gpus / "tensorrt_llm/1/engine/config.json").unlink()
     code, _, err = trtkit("serve", for_gpus, "--dry-run")

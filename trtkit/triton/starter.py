@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trtkit.catalog.trtllm import NEWEST, PROFILES
 from trtkit.errors import EnvironmentLacks, InputError
@@ -31,13 +32,13 @@ def read_launch(
     ports = ports or Ports()
     if engines:
         return _of_engines(engines, ports, hostfile, shm_prefix)
-    place = str(repo.absolute())
     for model in models.values():
-        if model.is_llmapi:
-            world, nodes = _llmapi_ranks(model)
-            return Launch(place, world, Mode.LLMAPI, (model.name,), nodes, ports=ports, shm_prefix=shm_prefix)
-        if model.config.backend == "vllm":
-            return Launch(place, 1, Mode.PLAIN, (model.name,), ports=ports, shm_prefix=shm_prefix)
+        if model.is_llmapi or model.config.backend == "vllm":
+            mode = Mode.LLMAPI if model.is_llmapi else Mode.PLAIN
+            settings = _settings(model)
+            world, nodes = _ranks(settings)
+            place = _mount(model, str(settings.get("model", "")))
+            return Launch(place, world, mode, (model.name,), nodes, ports=ports, shm_prefix=shm_prefix)
     return None
 
 
@@ -80,7 +81,7 @@ def _of_engines(engines: list[Model], ports: Ports, hostfile: str, shm_prefix: s
     nodes = int(given) if given.isdigit() else -(-world // GPUS_PER_NODE)
     many = len(engines) > 1 or sum(group.count for group in engines[0].config.instance_group) > 1
     return Launch(
-        _mount(engines[0]),
+        _mount(engines[0], engines[0].text("gpt_model_path")),
         world,
         Mode.ORCHESTRATOR if many else Mode.LEADER,
         tuple(sorted(worlds)),
@@ -91,22 +92,27 @@ def _of_engines(engines: list[Model], ports: Ports, hostfile: str, shm_prefix: s
     )
 
 
-def _mount(model: Model) -> str:
-    """Return where the server sees the repository: what comes before the model in its engine's path."""
-    before, found, _ = model.text("gpt_model_path").partition(f"/{model.name}/")
+def _mount(model: Model, path: str) -> str:
+    """Return where the server sees the repository: what comes before the model in a path below it."""
+    before, found, _ = path.partition(f"/{model.name}/")
     return before if found and before else str(model.folder.parent.absolute())
 
 
-def _llmapi_ranks(model: Model) -> tuple[int, int]:
-    """Return ranks and machines of the Python API's settings."""
-    import yaml
+def _settings(model: Model) -> Mapping[str, Any]:
+    from trtkit.triton.lint.settings import read_settings
 
-    file = model.versions[0] / "model.yaml"
-    try:
-        settings = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-        sizes = [int(settings.get(f"{kind}_parallel_size", 1)) for kind in ("tensor", "pipeline")]
-        per_node = int(settings.get("gpus_per_node") or GPUS_PER_NODE)
-    except (OSError, ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
-        raise InputError(f"cannot be read: {error}", path=file, hint="run trtkit repo again") from error
-    world = sizes[0] * sizes[1]
-    return world, -(-world // per_node)
+    name = "model.yaml" if model.is_llmapi else "model.json"
+    file = next((path for version in model.versions if (path := version / name).is_file()), None)
+    settings = read_settings(file) if file else None
+    if settings is None:
+        raise InputError(
+            f"there is no {name} that can be read", path=file or model.folder, hint="run trtkit repo again"
+        )
+    return settings
+
+
+def _ranks(settings: Mapping[str, Any]) -> tuple[int, int]:
+    """Return ranks and machines of a back end that starts them by itself."""
+    sizes = [settings.get(f"{kind}_parallel_size") for kind in ("tensor", "pipeline")]
+    tp, pp = (size if type(size) is int and size > 0 else 1 for size in sizes)
+    return tp * pp, -(-tp * pp // GPUS_PER_NODE)

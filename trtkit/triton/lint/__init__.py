@@ -11,6 +11,7 @@ from trtkit.triton.lint.agreement import agreement_problems
 from trtkit.triton.lint.files import LINKS, file_problems
 from trtkit.triton.lint.model import Model, Models
 from trtkit.triton.lint.parameters import parameter_problems
+from trtkit.triton.lint.settings import settings_problems
 
 
 def lint(repo: Path, line: str | None = None, *, linked: bool = True) -> list[Problem]:
@@ -33,6 +34,7 @@ def lint(repo: Path, line: str | None = None, *, linked: bool = True) -> list[Pr
     built_for = line or next((each.built.line for each in models.values() if each.built), None)
     for model in models.values():
         problems += file_problems(model, repo)
+        problems += settings_problems(model)
         problems += parameter_problems(model, built_for)
         problems += _steps(model, models)
     problems += agreement_problems(models, line)

@@ -81,7 +81,7 @@ def _engine(model: Model) -> Iterator[Problem]:
         yield model.problem(f"{place} does not exist", key, LINKS)
     elif model.config.backend == TENSORRT and not (place / "config.json").is_file():
         yield model.problem(f"no config.json in {place}", key, LINKS)
-    elif model.built is not None:
+    elif model.config.backend == TENSORRT and model.built is not None:
         ranks = [f"rank{rank}.engine" for rank in range(model.built.world)]
         lost = [name for name in ranks if not (place / name).is_file()]
         if lost:

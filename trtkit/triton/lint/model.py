@@ -63,6 +63,10 @@ class Model:
             return None
         if not value.startswith("/"):
             return self.versions[0] / value if self.versions else None
+        return self.seen(value)
+
+    def seen(self, value: str) -> Path | None:
+        """Return where a path from the root leads on this machine; None for one that only the server has."""
         if Path(value).exists():
             return Path(value)
         _, found, below = value.partition(f"/{self.name}/")
