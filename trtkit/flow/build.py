@@ -21,6 +21,7 @@ from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.checkpoint.storage.quantized import Quantized
 from trtkit.contract import ContractFile
 from trtkit.engine.explain import why_not_a_hit
+from trtkit.engine.keys import CONVERT
 from trtkit.engine.origin import origin_of
 from trtkit.engine.store import Product, Stage, Store
 from trtkit.engine.tensorrt.backend import Builder
@@ -35,6 +36,7 @@ from trtkit.flow.calibrate import (
 )
 from trtkit.flow.chain import Attempt, attempts
 from trtkit.flow.companions import Companions
+from trtkit.flow.convert import conversion_warnings
 from trtkit.flow.gate import GATES, check_gate, gate_warnings, options_of, refusal
 from trtkit.flow.inputs import source_files
 from trtkit.flow.overlap import overlap_warnings
@@ -176,7 +178,11 @@ def _draft_products(way: Way) -> list[Product]:
 
 
 def _told(file: ContractFile, products: Iterable[Product]) -> list[Problem]:
-    told = {CALIBRATE: calibration_warnings, **dict.fromkeys(GATES, gate_warnings)}
+    told = {
+        CALIBRATE: calibration_warnings,
+        CONVERT: conversion_warnings,
+        **dict.fromkeys(GATES, gate_warnings),
+    }
     facts = {
         product.key: (told[product.stage], product.facts) for product in products if product.stage in told
     }

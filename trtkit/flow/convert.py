@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from trtkit.checkpoint.recipe import Recipe
 from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.checkpoint.storage.quantized import Quantized
 from trtkit.engine.store import Store
-from trtkit.errors import ContractError, InputError
+from trtkit.errors import ContractError, InputError, Problem, Severity
 from trtkit.plan.layers import layer_formats
 from trtkit.plan.resolve import quant_plan
+from trtkit.plan.types import QuantPlan
 from trtkit.quantize.act_range import ActRange
+from trtkit.quantize.range_warnings import range_warnings
 from trtkit.quantize.recipes import check_version, recipe_for
 from trtkit.quantize.smoothing import Alphas
 
@@ -92,10 +95,45 @@ def prepare_source(source: str, options: ConvertOptions, store: Store, report: P
         if isinstance(recipe, TakenOver):
             warnings = (*checkpoint.warnings, *recipe.warnings(checkpoint.tensors.values(), dtype))
             checkpoint = replace(checkpoint, warnings=warnings)
-        return prepare(checkpoint, dtype=dtype, recipe=recipe, parallelism=options.parallelism)
+        conversion = prepare(checkpoint, dtype=dtype, recipe=recipe, parallelism=options.parallelism)
+        warnings = (*checkpoint.warnings, *warnings_of(checkpoint, options, dtype))
+        return replace(conversion, source=replace(checkpoint, warnings=warnings))
     except ContractError as error:
         named = [replace(each, key=_OPTIONS.get(each.key, each.key)) for each in error.problems]
         raise ContractError(named) from None
+
+
+def warnings_of(source: HfCheckpoint, options: ConvertOptions, dtype: str) -> list[Problem]:
+    """Return what a conversion that has been checked should make one think about."""
+    if isinstance(source.storage, Quantized):
+        return []
+    plan = _plan_of(options)
+    found = range_warnings(source, plan, options.act_range, dtype)
+    formats = layer_formats(source.config, plan)
+    if formats and len(formats.quantized) > 1:
+        message = (
+            "TensorRT-LLM of mid-2025 cannot load layers of several formats, and none has been run on a GPU"
+        )
+        hint = "compare an answer before you serve it"
+        found.append(Problem(message, "overrides", hint, severity=Severity.WARNING))
+    return found
+
+
+def conversion_warnings(facts: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what the facts of a conversion in a build should make one think about."""
+    for each in facts.get("warnings", ()):
+        key = f"quantization.{each['key'].removeprefix('quantization.')}".rstrip(".")
+        yield Problem(each["message"], key, each["hint"], severity=Severity.WARNING)
+
+
+def _plan_of(options: ConvertOptions) -> QuantPlan:
+    plan = quant_plan(
+        options.weights or "none",
+        options.kv_cache or "auto",
+        exclude=options.exclude,
+        overrides=options.overrides,
+    )
+    return replace(plan, smoothquant=options.smoothquant, kv_scale=options.kv_scale)
 
 
 def choose_recipe(source: HfCheckpoint, options: ConvertOptions) -> Recipe:
@@ -107,10 +145,8 @@ def choose_recipe(source: HfCheckpoint, options: ConvertOptions) -> Recipe:
     weights, kv_cache, arguments = options.weights, options.kv_cache, options.recipe_arguments
     if not isinstance(source.storage, Quantized):
         clamps = options.form == FORMS[0]
-        plan = quant_plan(
-            weights or "none", kv_cache or "auto", exclude=options.exclude, overrides=options.overrides
-        )
-        formats = layer_formats(source.config, replace(plan, smoothquant=options.smoothquant))
+        plan = _plan_of(options)
+        formats = layer_formats(source.config, plan)
         return recipe_for(plan, clamps=clamps, formats=formats, **arguments)
     target = {name: arguments.pop(name, None) for name in ("target_sm", "trtllm_version")}
     if options.exclude is not None or options.overrides:

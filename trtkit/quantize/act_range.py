@@ -80,6 +80,16 @@ class ActRange:
             found += [values] if order is None else [values[each.start : each.stop] for each in order]
         return np.concatenate(found)
 
+    def reaches(self, linear: Linear) -> tuple[float, float] | None:
+        """Return the largest output of a layer and the largest weight; None where one was not recorded."""
+        names = [
+            [self._name(linear, index, kind) for index in _indices(linear)] for kind in (_OUTPUT, _WEIGHT)
+        ]
+        if any(name not in self.tensors for each in names for name in each):
+            return None
+        output, weight = (max(float(self.tensors[name].read().max()) for name in each) for each in names)
+        return output, weight
+
     def cached(self, linear: Linear) -> Floats | None:
         """Return the largest magnitudes of K as it is rotated, and of V; None where they were not recorded."""
         names = [self._cache_name(linear, name) for name in _CACHES]

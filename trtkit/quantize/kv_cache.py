@@ -81,7 +81,7 @@ class KvCache:
         """
         problems = self.weights.problems(mapped, layout)
         if not problems and self.ranges is not None:
-            found = _projections(mapped, layout)
+            found = projections(mapped, layout)
             self.ranges.check(found, outputs=True)
             least = self.covers is KvScale.CACHE
             needs_own = least or has_key_norm(layout.config)
@@ -90,16 +90,17 @@ class KvCache:
 
     def jobs(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:
         """Return the weights' jobs and one scale for each layer."""
-        scales = [self._job(linear) for linear in _projections(mapped, layout)]
+        scales = [self._job(linear) for linear in projections(mapped, layout)]
         return [*self.weights.jobs(mapped, layout), *scales]
 
     def _job(self, linear: Linear) -> Job:
         layer = linear.tensor.target.layer
         assert layer is not None  # noqa: S101 - projections are in layers
         target = linear.layout.layer_part(layer, KV_CACHE_SCALE)
-        return Constant(target, (self._scale(linear),))
+        return Constant(target, (self.scale(linear),))
 
-    def _scale(self, linear: Linear) -> float:
+    def scale(self, linear: Linear) -> float:
+        """Return the scale of a layer, from its projection of Q, K and V."""
         if self.ranges is None:
             return 1.0
         if self.algorithm != "FP8" and self.covers is KvScale.CACHE:
@@ -117,6 +118,15 @@ class KvCache:
         covered = outputs if self.covers is KvScale.QKV else projected
         return float(covered.max() / _INT8_MAX)
 
+    def largest(self, linear: Linear) -> tuple[float, float]:
+        """Return the largest K and V of a layer: as the cache keeps them where that is known, else as projected."""
+        assert self.ranges is not None  # noqa: S101 - asked for only then
+        found = self.ranges.cached(linear)
+        if found is None:
+            found = _of_k_and_v(self.ranges.outputs(linear), linear.layout.config)
+        k, v = np.split(found, 2)
+        return float(k.max()), float(v.max())
+
 
 def has_key_norm(config: ModelConfig) -> bool:
     """Return whether K goes through a norm on its way into the cache: what its projection gives says nothing then."""
@@ -128,5 +138,6 @@ def _of_k_and_v(outputs: Floats, config: ModelConfig) -> Floats:
     return outputs[config.num_heads * config.head_size :]
 
 
-def _projections(mapped: Sequence[MappedTensor], layout: Layout) -> list[Linear]:
+def projections(mapped: Sequence[MappedTensor], layout: Layout) -> list[Linear]:
+    """Return the layers that make Q, K and V."""
     return [linear for linear in linears(mapped, layout) if linear.name == "attention.qkv"]

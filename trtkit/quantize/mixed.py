@@ -12,10 +12,9 @@ from typing import Any
 
 from trtkit.catalog.schemes import DEFAULT_EXCLUDED, MIXED
 from trtkit.checkpoint.jobs import Job, Layout, plain_jobs
-from trtkit.checkpoint.layer_blocks import QUANT_CFG
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.recipe import WEIGHT_ONLY, Recipe
-from trtkit.errors import Problem, Severity
+from trtkit.errors import Problem
 from trtkit.plan.layers import HEAD, PLAIN, LayerFormats
 
 _CACHE = "kv_cache_quant_algo"
@@ -58,14 +57,6 @@ class Mixed:
             for name, recipe in self.recipes.items()
             for problem in recipe.problems(self._as_seen_by(name, mapped), layout)
         ]
-
-    def warnings(self) -> Iterator[Problem]:
-        """Yield what nobody has seen run yet."""
-        if len(self.recipes) > 1:
-            message = "layers of several formats have not been run on a GPU; TensorRT-LLM of mid-2025 cannot load them"
-            yield Problem(
-                message, QUANT_CFG, "compare an answer before you serve it", severity=Severity.WARNING
-            )
 
     def jobs(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:
         """Return the jobs of each recipe for its layers, and copies of the rest."""
