@@ -13,6 +13,7 @@ from trtkit.bench.schedule import Shot, poisson_mix
 from trtkit.catalog.trtllm import NEWEST, PROFILES
 from trtkit.contract import Contract
 from trtkit.contract.formats import BackendName
+from trtkit.engine.exported import EXPORTED
 from trtkit.errors import EnvironmentLacks, StageError
 from trtkit.flow.build import BuildOutcome, Report
 
@@ -63,8 +64,13 @@ def check_served_here(contract: Contract) -> None:
     """Make sure that this machine's tritonserver runs the contract's engine.
 
     Raises:
-        EnvironmentLacks: It is an engine of TensorRT-LLM, whose back end comes in NVIDIA's image only.
+        EnvironmentLacks: It is an engine of TensorRT-LLM, whose back end comes in NVIDIA's image only, or of a server
+            that the proxy does not know.
     """
+    if contract.engine.backend.value in EXPORTED:
+        message = f"{contract.engine.backend.value} has tensors of its own, which `trtkit up` does not ask for"
+        hint = "run `trtkit build`, and see docs/backends.md for how its product is served"
+        raise EnvironmentLacks(message, hint=hint)
     if contract.engine.backend is BackendName.TENSORRT:
         tag = PROFILES[contract.engine.trtllm or NEWEST].images[-1]
         message = "the tritonserver of this machine has no back end for engines of TensorRT-LLM"

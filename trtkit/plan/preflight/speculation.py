@@ -39,7 +39,7 @@ def speculation_has_its_backend(contract: Contract, _: ModelConfig, __: Plan) ->
         yield Problem(f"no draft tokens are built for back end {backend}", _KEY, "leave the key out")
     elif asked.mode is not SpeculationMode.DRAFT_TARGET:
         message = f"the PyTorch back end of TensorRT-LLM has no {asked.mode.value} of engines"
-        yield Problem(message, f"{_KEY}.mode", "use draft-target, or leave engine.speculation out")
+        yield Problem(message, _KEY, "use draft-target, or leave the key out")
 
 
 @refuses
