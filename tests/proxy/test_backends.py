@@ -310,6 +310,13 @@ async def test_the_pool_of_longer_prompts_stands_in_for_one_that_has_no_server_l
     assert len(await ask(pools.address, "short")) == 3
 
 
+async def test_each_server_is_listened_to_on_its_own(pair, serve):
+    endpoints = (Endpoint(pair[0].address), Endpoint(pair[1].address, "127.0.0.1:1"))
+    front = await serve("127.0.0.1:1", pools=(PoolConfig(LIMITS, ZONES, endpoints),), **QUICK)
+    await front.until(1, "engine_report_suspect", backend="1", suspicion="missing")
+    assert await front.metric("engine_report_suspect", backend="0") == 0
+
+
 async def test_a_real_triton_that_is_killed_costs_only_what_it_had_begun(tmp_path, serve):
     servers = []
     try:

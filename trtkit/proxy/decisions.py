@@ -39,7 +39,8 @@ class DecisionLog:
 
     def revise(self, record: Record) -> None:
         """Put a later decision about a request in the place of the first one, which was counted."""
-        self._records[record.id] = record
+        if record.id in self._records:
+            self._records[record.id] = record
 
     def close(self, request_id: str, reason: Reason, timeline: Timeline) -> None:
         """Complete a record by how its request ended, and log it; what ended well only for debugging."""

@@ -50,8 +50,8 @@ class Pool:
         self._only = self.backends[0] if len(self.backends) == 1 else None
         self._least_loaded: list[Backend] = []
         """The engines that are asked, until the order changes."""
-        # Only those that requests may be sent to.
         self._by_load = [(0.0, backend.index, backend) for backend in self.backends]
+        """The engines that requests may be sent to, least loaded first."""
 
     @property
     def idle(self) -> bool:
