@@ -46,15 +46,19 @@ def _nearest_weights(contract: Contract, model: ModelConfig, plan: Plan) -> str 
         wrong = [
             problem for check in (layers_fill_tiles, groups_fill_rows) for problem in check(one, model, plan)
         ]
-        if fine and not wrong and _fits(model, plan, name):
+        if fine and not wrong and _fits(contract, model, plan, name):
             return name
     return None
 
 
-def _fits(model: ModelConfig, plan: Plan, name: str) -> bool:
+def _fits(contract: Contract, model: ModelConfig, plan: Plan, name: str) -> bool:
+    """Return whether weights, buffers and a cache that holds one sequence fit."""
     memory, ranks = plan.memory, plan.target.ranks if plan.target else ONE_RANK
     weights = weights_bytes(model, WEIGHTS[name], plan.dtype, ranks, group_of(model, name, None))
-    return weights + memory.activation_bytes + memory.overhead_bytes < (memory.available_bytes or 0)
+    room = (memory.available_bytes or 0) - weights - memory.activation_bytes - memory.overhead_bytes
+    share = contract.engine.kv_cache.memory_fraction * contract.admission.kv_fraction
+    tokens = plan.limits.max_seq_len + plan.limits.tokens_per_block
+    return room * share > tokens * memory.kv_bytes_per_token
 
 
 @warns
