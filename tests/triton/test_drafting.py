@@ -12,6 +12,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig as TritonConfig
 
 import trtkit.triton
 from tests.triton.conftest import Stream
+from tests.triton.test_generation import planned as planned_for
 from trtkit.triton.folder import write
 from trtkit.triton.parts import install
 from trtkit.triton.repository import render
@@ -75,7 +76,8 @@ def test_stop_sequences_are_read_by_where_they_end():
 def drafting(plan, tokenizer_dir, tmp_path_factory):
     """A Triton whose two engines are small rules."""
     root = tmp_path_factory.mktemp("drafting")
-    planned = replace(plan, backend="tensorrt")
+    # A line whose engines have other names for some inputs than clients have.
+    planned = replace(plan, backend="tensorrt", target=planned_for("0.18").target)
     files = render(planned, draft=planned, mount=str(root / "repo"))
     for model in ("tensorrt_llm", "tensorrt_llm_draft"):
         config = text_format.Parse(files[f"{model}/config.pbtxt"].decode(), TritonConfig())
@@ -106,6 +108,11 @@ def test_a_draft_changes_no_text_and_saves_answers(drafting, prompt, stream):
         assert len(drafted) < 30
     else:
         assert len(drafted) == 1
+
+
+def test_old_engines_hear_their_own_names_for_what_clients_say(drafting):
+    answers = list(drafting(text_input="x", max_tokens=3, end_id=-1, seed=1, min_tokens=2, stream=False))
+    assert text(answers)
 
 
 def test_what_does_not_go_with_drafts_is_refused_by_name(drafting):
