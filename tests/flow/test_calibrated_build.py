@@ -202,3 +202,16 @@ def test_what_could_not_be_written_is_refused_before_it_is_calibrated(trtkit, co
     assert code == 2
     assert "compute in 16 bits" in err
     assert not (tmp_path / "home").exists()
+
+
+def test_layers_of_several_formats_are_built_and_judged(stages, contract, tmp_path):
+    patterns = {"exclude": ["lm_head", "*.0.attention*"], "overrides": {"*.1.mlp*": "none"}}
+    code, built, err = stages("build", contract("fp8", gate={"max_kl": 5, "min_top1": 0.01}, **patterns))
+    assert code == 0, err
+    assert [each[0] for each in built][:3] == ["calibrate", "convert", "gate"]
+    (folder,) = products(tmp_path, "convert")
+    block = json.loads((folder / "checkpoint" / "config.json").read_text())["quantization"]
+    assert {"transformer.layers.0.attention.qkv", "transformer.layers.1.mlp.fc"} < {*block["exclude_modules"]}
+    refused, _, err = stages("build", contract("fp8", exclude=["lm_head", "*.mlpp*"]))
+    assert refused == 2
+    assert "quantization.exclude: '*.mlpp*' matches no layer" in err
