@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,6 +67,11 @@ def _triton() -> str:
     return str(find_installation().server)
 
 
+def _program(name: str, without: str) -> Callable[[], str]:
+    """Look for what only engines of TensorRT-LLM need; to lack it is no fault."""
+    return lambda: shutil.which(name) or f"not on PATH; {without}"
+
+
 def _store() -> str:
     root = default_root()
     there = next(path for path in (root, *root.parents) if path.exists())
@@ -81,5 +87,8 @@ _LOOKS: tuple[tuple[str, Callable[[], str]], ...] = (
     ("cpu back end", _cpu_backend),
     ("kernels", _kernels),
     ("tritonserver", _triton),
+    ("nvidia-smi", _program("nvidia-smi", "engines for GPUs are built on a machine with one")),
+    ("trtllm-build", _program("trtllm-build", "`trtkit build --in-container` has it in NVIDIA's image")),
+    ("docker", _program("docker", "`trtkit build --in-container` and compose files need it")),
     ("store", _store),
 )
