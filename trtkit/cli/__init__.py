@@ -25,6 +25,7 @@ try:
         gate,
         health,
         inspect,
+        migrate,
         plan,
         proxy,
         repo,
@@ -80,7 +81,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _VERBS = (
-    *(plan, calibrate, checkpoint, verify, inspect, gate, build, repo, serve),
+    *(plan, migrate, calibrate, checkpoint, verify, inspect, gate, build, repo, serve),
     *(proxy, up, bench, simulate, explain, health, doctor),
 )
 for verb in _VERBS:

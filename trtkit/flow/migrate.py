@@ -1,0 +1,409 @@
+"""From one back end to another: what stays of a contract, what changes, what is lost, and what comes closest."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from trtkit.catalog.gpus import GPUS
+from trtkit.catalog.llmapi import ARGS, BLOCK_TOKENS
+from trtkit.catalog.support import NEAREST, NEAREST_KV, Support
+from trtkit.catalog.trtllm import LINES, LLMAPI_SINCE, NEWEST
+from trtkit.checkpoint.hf_export.formats import FORMATS
+from trtkit.contract import ContractFile
+from trtkit.contract.formats import BackendName, KvCacheFormat, WeightFormat
+from trtkit.contract.load import parse_contract
+from trtkit.contract.models import Calibration, Contract, KvCache, Quantization
+from trtkit.contract.speculation import SpeculationMode
+from trtkit.engine.exported import EXPORTED
+from trtkit.errors import InputError
+from trtkit.plan.support import ALGORITHMS, Verdict, kv_verdict, weights_verdict
+
+TARGETS = ("tensorrt", *EXPORTED)
+"""Back ends that contracts are moved to."""
+_OF_ENGINES = "it is an option of the program that compiles engines, and none is compiled"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One key of the contract that does not stay."""
+
+    key: str
+    before: Any
+    after: Any
+    """None for a key that goes away."""
+    why: str
+    lost: bool
+    """Whether something that was asked for is no more; otherwise it is only said in another way."""
+
+
+@dataclass(frozen=True)
+class Migration:
+    """What became of a contract."""
+
+    backend: str
+    kept: tuple[str, ...]
+    changes: tuple[Change, ...]
+    remarks: tuple[str, ...]
+    """What is no key: for those who ask the server, and those who run it."""
+    text: str
+    """The new contract, with the old one's comments."""
+
+    @property
+    def lost(self) -> tuple[Change, ...]:
+        """What is no more."""
+        return tuple(each for each in self.changes if each.lost)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for a program."""
+        return asdict(self)
+
+
+def migrate(file: ContractFile, backend: BackendName, *, gpu: str | None = None) -> Migration:
+    """Rewrite a contract for another back end; ``gpu`` is for one that names none, or another than it should be.
+
+    Raises:
+        InputError: The back end is the contract's own, or needs a GPU that nobody has named.
+        ContractError: What comes out is no contract.
+    """
+    contract, name = file.contract, backend.value
+    if contract.engine.backend is backend:
+        raise InputError(f"the contract is for {name} already", path=file.path, hint="name another back end")
+    if name not in TARGETS:
+        raise InputError(
+            f"contracts are not moved to {name}", hint=f"move to {', '.join(TARGETS)}, or write one"
+        )
+    line, chosen = contract.engine.trtllm, gpu or contract.engine.gpu
+    if line is not None and line not in LINES:
+        message, hint = f"TensorRT-LLM {line} is not in the catalog", f"lines that are: {', '.join(LINES)}"
+        raise InputError(message, path=file.path, hint=hint)
+    if chosen is None or chosen not in GPUS:
+        message = (
+            f"{chosen!r} is no GPU of the catalog" if chosen else f"{name} needs a GPU, and there is none"
+        )
+        raise InputError(message, path=file.path, hint=f"give --gpu, one of {', '.join(GPUS)}")
+    changes = list(_Mover(contract, name, chosen).changes())
+    document, kept = _rewritten(file, changes)
+    text = _dumped(document)
+    moved = parse_contract(text, file.path)
+    keys = tuple(key for key in kept if key.split(".")[0] not in {"apiVersion", "kind"})
+    return Migration(name, keys, tuple(changes), tuple(_remarks(contract, moved.contract)), text)
+
+
+@dataclass(frozen=True)
+class _Mover:
+    """One contract on its way."""
+
+    contract: Contract
+    backend: str
+    gpu: str
+
+    @property
+    def line(self) -> str:
+        """Release line whose tables count."""
+        line = self.contract.engine.trtllm or NEWEST
+        is_early = self.backend == "llmapi" and LINES.index(line) < LINES.index(LLMAPI_SINCE)
+        return NEWEST if is_early else line
+
+    def changes(self) -> Iterator[Change]:
+        """Yield every key that does not stay, formats first."""
+        formats = self.contract.quantization
+        weights, cache = self._weights(formats.weights), self._cache(formats.kv_cache)
+        yield from self._format("quantization.weights", formats.weights.value, weights)
+        yield from self._format("quantization.kv_cache", formats.kv_cache.value, cache)
+        yield from self._fallbacks(weights[0], cache[0])
+        yield from self._settings(formats, weights[0], cache[0])
+        yield Change(
+            "engine.backend", self.contract.engine.backend.value, self.backend, "asked for", lost=False
+        )
+        if self.contract.engine.gpu != self.gpu:
+            yield Change("engine.gpu", self.contract.engine.gpu, self.gpu, "asked for", lost=False)
+        yield from self._dtype()
+        yield from self._line()
+        yield from self._engine()
+        yield from self._pool()
+
+    def _weights(self, asked: WeightFormat) -> tuple[str, str]:
+        """Return the nearest format of weights, and why it is not what was asked for."""
+        reason = self._why_not(asked.value)
+        if not reason:
+            return asked.value, ""
+        near = next((name for name in NEAREST[asked.value] if not self._why_not(name, sure=True)), "none")
+        return near, reason
+
+    def _why_not(self, name: str, *, sure: bool = False) -> str:
+        verdict = weights_verdict(self.backend, name, GPUS[self.gpu].sm, self.line)
+        if reason := _refusal(verdict, sure=sure):
+            return reason
+        has_form = self.backend not in EXPORTED or ALGORITHMS[name] in FORMATS
+        return "" if has_form else "trtkit exports no such weights"
+
+    def _cache(self, asked: KvCacheFormat) -> tuple[str, str]:
+        def why_not(name: str, *, sure: bool = False) -> str:
+            return _refusal(kv_verdict(self.backend, name, GPUS[self.gpu].sm, self.line), sure=sure)
+
+        reason = why_not(asked.value)
+        weights = self._weights(self.contract.quantization.weights)[0]
+        names = (asked.value,) if not reason else NEAREST_KV[asked.value]
+        found = next(
+            name for name in (*names, "auto") if name == "auto" or not why_not(name, sure=bool(reason))
+        )
+        if found == "fp8" and weights == "none" and self.backend in EXPORTED:
+            return (
+                "auto",
+                reason or "an FP8 KV cache beside plain weights has no form in a Hugging Face folder",
+            )
+        return found, reason
+
+    def _format(self, key: str, before: str, after: tuple[str, str]) -> Iterator[Change]:
+        if after[0] != before:
+            yield Change(key, before, after[0], after[1], lost=True)
+
+    def _fallbacks(self, weights: str, cache: str) -> Iterator[Change]:
+        formats = self.contract.quantization
+        for key, asked, first, way in (
+            ("fallback", [each.value for each in formats.fallback], weights, self._weights_of),
+            ("kv_fallback", [each.value for each in formats.kv_fallback], cache, self._cache_of),
+        ):
+            moved = [name for name in dict.fromkeys(map(way, asked)) if name != first]
+            if moved != asked:
+                why = "formats that the back end does not run give way to the nearest, each is tried once"
+                yield Change(f"quantization.{key}", asked, moved or None, why, lost=False)
+
+    def _weights_of(self, name: str) -> str:
+        return self._weights(WeightFormat(name))[0]
+
+    def _cache_of(self, name: str) -> str:
+        return self._cache(KvCacheFormat(name))[0]
+
+    def _settings(self, formats: Quantization, weights: str, cache: str) -> Iterator[Change]:
+        """Settings of formats that are no more."""
+        chain = {weights, *map(self._weights_of, (each.value for each in formats.fallback))}
+        caches = {cache, *map(self._cache_of, (each.value for each in formats.kv_fallback))}
+        left = Quantization(
+            weights=WeightFormat(weights), kv_cache=KvCacheFormat(cache), calibration=formats.calibration
+        )
+        ranges = any(left.only(WeightFormat(w), KvCacheFormat(c)).takes_ranges for w in chain for c in caches)
+        used = {
+            "smoothquant": "int8-sq" in chain,
+            "alpha": "int8-sq" in chain,
+            "group_size": any(WeightFormat(name).has_groups for name in chain),
+            "kv_scale": "int8" in caches,
+            "calibration": ranges or formats.calibration == Calibration(),
+        }
+        for name, is_used in used.items():
+            before = getattr(formats, name)
+            if before is not None and not is_used:
+                told = before.model_dump(exclude_unset=True) if name == "calibration" else before
+                yield Change(
+                    f"quantization.{name}", told, None, "no format that is left has a use for it", lost=False
+                )
+        if formats.gate and "engine" in (formats.gate.on or ()):
+            why = "what is served does not run on the machine that builds; the checkpoint of the same numbers is judged"
+            yield Change("quantization.gate.on", formats.gate.on, ["checkpoint"], why, lost=True)
+
+    def _dtype(self) -> Iterator[Change]:
+        """Where none is given the back end chooses, and another one chooses otherwise."""
+        model, before = self.contract.model, self.contract.dtype
+        if before is not model.dtype:
+            why = f"what {self.contract.engine.backend.value} takes where none is given"
+            yield Change("model.dtype", None, before.value, why, lost=False)
+
+    def _line(self) -> Iterator[Change]:
+        line = self.contract.engine.trtllm
+        if line is None:
+            return
+        if self.backend not in {"tensorrt", "llmapi"}:
+            yield Change(
+                "engine.trtllm", line, None, f"{self.backend} is no part of TensorRT-LLM", lost=False
+            )
+        elif line != self.line:
+            why = f"the PyTorch back end is the one of LLM() from {LLMAPI_SINCE} on"
+            yield Change("engine.trtllm", line, self.line, why, lost=False)
+
+    def _engine(self) -> Iterator[Change]:
+        """Keys of the engine that the other back end has no use for."""
+        engine, name = self.contract.engine, self.backend
+        for key, why in {"targets": "rtx alone has several", "threads": "it runs on a GPU"}.items():
+            if getattr(engine, key) is not None:
+                yield Change(f"engine.{key}", getattr(engine, key), None, why, lost=False)
+        if name == "tensorrt":
+            return
+        for flag, value in engine.build_flags.items():
+            yield Change(f"engine.build_flags.{flag}", value, None, _OF_ENGINES, lost=True)
+        gone: dict[str, tuple[Any, str]] = {
+            "gpu_weights_fraction": (engine.gpu_weights_fraction, "weights are not streamed from the host"),
+            "lora": (engine.lora, f"trtkit sets up no adapters for {name}"),
+        }
+        for key, (given, why) in gone.items():
+            if given is not None:
+                yield Change(f"engine.{key}", _plain(given), None, why, lost=True)
+        if engine.limits.max_beam_width > 1:
+            why = f"trtkit sets up no beams for {name}"
+            yield Change("engine.limits.max_beam_width", engine.limits.max_beam_width, None, why, lost=True)
+        if engine.moe_expert_parallel > 1 and name != "llmapi":
+            why = f"{name} does not divide experts so"
+            yield Change("engine.moe_expert_parallel", engine.moe_expert_parallel, None, why, lost=True)
+        yield from self._speculation()
+        for key in ("tensor_parallel", "pipeline_parallel") if name == "edgellm" else ():
+            if getattr(engine, key) > 1:
+                yield Change(
+                    f"engine.{key}", getattr(engine, key), None, "the exporter is run for one GPU", lost=True
+                )
+        if name == "edgellm" and not engine.chunked_context:
+            yield Change("engine.chunked_context", False, None, "its builder has no such setting", lost=True)
+
+    def _speculation(self) -> Iterator[Change]:
+        asked = self.contract.engine.speculation
+        if asked is None or (self.backend == "llmapi" and asked.mode is SpeculationMode.DRAFT_TARGET):
+            return
+        why = f"{self.backend} drafts by other means than {asked.mode.value}"
+        yield Change("engine.speculation", _plain(asked), None, why, lost=True)
+
+    def _pool(self) -> Iterator[Change]:
+        cache, default = self.contract.engine.kv_cache, KvCache()
+        key = "engine.kv_cache."
+        if self.backend == "edgellm":
+            for name in KvCache.model_fields:
+                if getattr(cache, name) != getattr(default, name):
+                    why = "each request has a cache of its own, there is no pool"
+                    yield Change(key + name, getattr(cache, name), None, why, lost=True)
+        elif self.backend == "vllm":
+            for name in ("max_tokens", "max_bytes"):
+                if getattr(cache, name) is not None:
+                    why = "vLLM takes a share of the GPU's memory (memory_fraction), and no size of a pool"
+                    yield Change(key + name, getattr(cache, name), None, why, lost=True)
+        elif self.backend == "llmapi" and cache.tokens_per_block != BLOCK_TOKENS:
+            first = ARGS["kv_cache_config"]["tokens_per_block"]
+            if LINES.index(self.line) < LINES.index(first):
+                why = f"LLM() of {self.line} has blocks of {BLOCK_TOKENS} tokens"
+                yield Change(f"{key}tokens_per_block", cache.tokens_per_block, BLOCK_TOKENS, why, lost=True)
+
+
+def _refusal(verdict: Verdict, *, sure: bool) -> str:
+    """Return why a format is not taken; with ``sure`` one that is not known to work is not taken either."""
+    refused = verdict.support is Support.REFUSED or (sure and verdict.support is not Support.WORKS)
+    return (verdict.reason or "it is not known to work") if refused else ""
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(mode="json", exclude_unset=True) if hasattr(value, "model_dump") else value
+
+
+def _remarks(before: Contract, after: Contract) -> Iterator[str]:
+    """Yield what is in no key."""
+    name = after.engine.backend.value
+    if name == "llmapi":
+        yield "clients send sampling_param_max_tokens and its like, of shape [1]: there is no batch dimension"
+    if name == "vllm":
+        yield "clients send sampling_parameters, one JSON text, of shape [1]: there is no batch dimension"
+    if name in {"llmapi", "vllm"}:
+        yield "one model is served, `tensorrt_llm`, and neither an ensemble nor BLS: name it in requests"
+        yield "`trtkit proxy` speaks the ensemble's tensors only: the promises are planned with, and not kept by it yet"
+    if name == "edgellm":
+        yield "there is no Triton model repository: Edge-LLM's own server serves what its builder makes"
+        yield "the promises are planned with, and no proxy keeps them"
+    if before.quantization.weights is not after.quantization.weights and after.quantization.gate:
+        yield "the gate's limits were meant for another format: look at them, INT4 needs some of its own"
+    if after.engine.speculation and after.engine.speculation.draft:
+        yield f"the draft's contract has to move too: trtkit migrate {after.engine.speculation.draft} --to {name}"
+    if before.engine.backend.value == "tensorrt" and name in EXPORTED:
+        yield "the first start compiles and tunes kernels: allow for minutes before the server is ready"
+
+
+def _rewritten(file: ContractFile, changes: Sequence[Change]) -> tuple[Any, list[str]]:
+    """Return the document with its comments and the changes, and the keys that stayed."""
+    document = _loaded(file)
+    for change in changes:
+        section, leaf = document, change.key.split(".")
+        for part in leaf[:-1]:
+            section = section.setdefault(part, {})
+        if change.after is None:
+            section.pop(leaf[-1], None)
+        else:
+            section[leaf[-1]] = change.after
+    _drop_empty(document)
+    touched = {change.key for change in changes}
+    return document, [
+        key for key in _leaves(document) if not any(f"{key}.".startswith(f"{each}.") for each in touched)
+    ]
+
+
+def _loaded(file: ContractFile) -> Any:
+    import yaml
+    from ruamel.yaml import YAML
+
+    yaml_ = YAML()
+    yaml_.preserve_quotes = True
+    document = yaml_.load(file.path.read_text(encoding="utf-8"))
+    for override in file.overrides:
+        name, _, value = override.partition("=")
+        *parents, leaf = name.split(".")
+        section = document
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[leaf] = yaml.safe_load(value)
+    return document
+
+
+def _drop_empty(section: Any) -> None:
+    """Remove sections that lost their last key."""
+    for key in [key for key, value in section.items() if isinstance(value, dict)]:
+        if section[key]:
+            _drop_empty(section[key])
+        if not section[key] and key not in {"pools", "classes"}:
+            del section[key]
+
+
+def _leaves(section: Any, prefix: str = "") -> Iterator[str]:
+    for key, value in section.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+def _dumped(document: Any) -> str:
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.width = 120
+    stream = io.StringIO()
+    yaml.dump(document, stream)
+    return stream.getvalue()
+
+
+def write_contract(file: ContractFile, migration: Migration, out: Path) -> None:
+    """Write the new contract.
+
+    Raises:
+        InputError: Something is there already, or paths in it would lead elsewhere.
+    """
+    if out.exists():
+        raise InputError("is there already", path=out, hint="name another file: no contract is replaced")
+    moves = out.resolve().parent != file.path.resolve().parent
+    if moves and (
+        paths := [path for path in _paths(file.contract) if not Path(path).expanduser().is_absolute()]
+    ):
+        message = f"paths in a contract are relative to it: {', '.join(paths)} would lead elsewhere"
+        raise InputError(message, path=out, hint=f"write it beside the old one, in {file.path.parent}")
+    try:
+        out.write_text(migration.text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror}", path=out, hint="name another file"
+        ) from error
+
+
+def _paths(contract: Contract) -> Iterator[str]:
+    formats, engine = contract.quantization, contract.engine
+    if not contract.model.source.startswith(("hf:", "pypi:")):
+        yield contract.model.source
+    asked = engine.speculation
+    gate = (formats.gate.data, formats.gate.task_file) if formats.gate else ()
+    drafts = (asked.draft, asked.checkpoint) if asked else ()
+    named = (formats.calibration.data, *gate, *drafts, *(engine.lora.adapters if engine.lora else ()))
+    yield from (path for path in named if path)
