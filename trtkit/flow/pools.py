@@ -7,6 +7,7 @@ from dataclasses import replace
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.contract import ContractFile
 from trtkit.engine.store import Store
+from trtkit.errors import ContractError
 from trtkit.flow.build import Report
 from trtkit.flow.chosen import resolve_chosen
 from trtkit.plan import Plan
@@ -24,5 +25,17 @@ def plan_pools(file: ContractFile, store: Store, report: Report) -> tuple[HfChec
     for name in contract.pools_by_length:
         own = contract.for_pool(name)
         same = own.engine.limits == contract.engine.limits
-        plans[name] = plan if same else resolve_chosen(replace(file, contract=own), store, report)[1]
+        plans[name] = plan if same else _plan_of(name, replace(file, contract=own), store, report)
     return source, plans
+
+
+def _plan_of(pool: str, file: ContractFile, store: Store, report: Report) -> Plan:
+    try:
+        return resolve_chosen(file, store, report)[1]
+    except ContractError as error:
+        raise ContractError(
+            [
+                replace(each, message=f"with the limits of pool {pool}, {each.message}")
+                for each in error.problems
+            ]
+        ) from None
