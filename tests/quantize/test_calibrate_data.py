@@ -65,9 +65,16 @@ def test_data_that_is_not_there_is_not_fetched(tmp_path):
         origins(tmp_path)
 
 
+def test_a_field_that_is_there_twice_is_refused(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"text": "a", "text": "b"}')
+    with pytest.raises(InputError, match="line 1 is not JSON: a field is there twice"):
+        origins(path)
+
+
 def test_parquet_is_known_by_its_content(tmp_path):
-    parquet = pytest.importorskip("pyarrow.parquet")
     import pyarrow as pa
+    from pyarrow import parquet
 
     path = tmp_path / "data.txt"
     parquet.write_table(pa.table({"text": ["one", "two"], "id": [1, 2]}), path)
