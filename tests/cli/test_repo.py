@@ -7,10 +7,11 @@ import pytest
 import yaml
 
 from tests.checkpoint.conftest import tiny_llama  # noqa: F401
-from tests.cli.test_jobs import LIMITS, ReadyServer
+from tests.cli.test_jobs import LIMITS, ReadyServer, save_tokenizer
 from tests.triton.test_generation import planned
 from tests.triton.test_lint import BUILT
 from trtkit.engine.holds import is_free
+from trtkit.engine.uses import read_uses
 from trtkit.triton.folder import write
 from trtkit.triton.repository import render
 
@@ -62,6 +63,19 @@ def test_each_pool_has_a_repository_for_its_own_limits(trtkit, contract, tmp_pat
     code, _, err = trtkit("repo", contract, "-o", tmp_path / "x", "--pool", "huge", *given)
     assert code == 2
     assert "its pools are standard, long" in err
+
+
+def test_each_pool_is_built_for_itself_and_none_makes_the_other_useless(trtkit, contract, tmp_path):
+    save_tokenizer(tmp_path / "model", tokens=260)
+    pools = ["pools.standard={}", "pools.long={min_prompt_tokens: 8, limits: {max_batch_size: 2}}"]
+    given = [word for each in pools for word in ("--set", each)]
+    code, out, err = trtkit("build", contract, *given, "--output", "json")
+    assert code == 0, err
+    built = json.loads(out)["pools"]
+    sizes = {name: each["plan"]["limits"]["max_batch_size"] for name, each in built.items()}
+    assert sizes == {"standard": LIMITS["max_batch_size"], "long": 2}
+    uses = read_uses(tmp_path / "home")
+    assert len({use.overrides for use in uses}) == len(uses) == 2
 
 
 def test_a_repository_of_anybody_is_judged_without_its_contract(trtkit, tmp_path):

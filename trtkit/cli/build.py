@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trtkit.cli.calibrate import calibration_progress
 from trtkit.cli.console import Output, say, show, show_json, warn
-from trtkit.cli.options import CacheOption, ContractArgument, OutputOption, SetOption
+from trtkit.cli.options import CacheOption, ContractArgument, OutputOption, PoolOption, SetOption
 from trtkit.contract.formats import BackendName
 from trtkit.errors import InputError
 
 if TYPE_CHECKING:
-    from trtkit.flow.build import Step
+    from trtkit.flow.build import BuildOutcome, Step
 
 
 def register(app: typer.Typer) -> None:
@@ -42,10 +42,11 @@ def build(
     mpirun: Annotated[
         bool, typer.Option("--mpirun", help="Back end tensorrt: a process of mpirun for each rank.")
     ] = False,
+    pool: PoolOption = None,
     cache: CacheOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Build engine and model repository; what did not change comes from the store."""
+    """Build engine and model repository, of each pool its own; what did not change comes from the store."""
     from trtkit.contract import load_contract
     from trtkit.engine.store import CachePolicy, Store
     from trtkit.engine.tensorrt.backend import Builder
@@ -57,26 +58,37 @@ def build(
         message = f"the {file.contract.engine.backend.value} back end runs no builder of TensorRT-LLM"
         raise InputError(message, hint="leave out --in-container and --mpirun")
     store = Store(policy=CachePolicy(cache.value) if cache else None, tell=say)
-    if dry_run or explain:
-        steps, warnings = preview(file, store, Builder(in_container, mpirun))
-        warn(warnings)
-        if output is Output.JSON:
-            show_json({"schema": 1, "stages": [asdict(step) for step in steps]})
-        else:
-            show("\n".join(line for step in steps for line in _lines(step, explain=explain)))
-        return
-    with calibration_progress() as report, _last_line() as tell:
-        outcome = run_build(file, store, report, Builder(in_container, mpirun, tell))
-    warn(outcome.plan.warnings)
+    documents: dict[str, Any] = {}
+    for name, each in file.of_pools(pool).items():
+        if name and output is Output.TEXT:
+            show(f"pool {name}")
+        if dry_run or explain:
+            steps, warnings = preview(each, store, Builder(in_container, mpirun))
+            warn(warnings)
+            documents[name] = _show_steps(steps, output, explain=explain)
+            continue
+        with calibration_progress() as report, _last_line() as tell:
+            outcome = run_build(each, store, report, Builder(in_container, mpirun, tell))
+        warn(outcome.plan.warnings)
+        documents[name] = _show_outcome(outcome, output)
     if output is Output.JSON:
-        products = [asdict(product) for product in outcome.products]
-        show_json(
-            {"schema": 1, "repository": outcome.repository, "stages": products, "plan": asdict(outcome.plan)}
-        )
-        return
-    for product in outcome.products:
-        show(f"{product.stage:<13}{'hit' if product.hit else f'{product.seconds:.1f} s':<10}{product.path}")
-    show(f"\nmodel repository: {outcome.repository}")
+        show_json({"schema": 1, **documents.get("", {"pools": documents})})
+
+
+def _show_steps(steps: Sequence[Step], output: Output, *, explain: bool) -> dict[str, Any]:
+    if output is Output.TEXT:
+        show("\n".join(line for step in steps for line in _lines(step, explain=explain)))
+    return {"stages": [asdict(step) for step in steps]}
+
+
+def _show_outcome(outcome: BuildOutcome, output: Output) -> dict[str, Any]:
+    if output is Output.TEXT:
+        for product in outcome.products:
+            state = "hit" if product.hit else f"{product.seconds:.1f} s"
+            show(f"{product.stage:<13}{state:<10}{product.path}")
+        show(f"\nmodel repository: {outcome.repository}")
+    products = [asdict(product) for product in outcome.products]
+    return {"repository": outcome.repository, "stages": products, "plan": asdict(outcome.plan)}
 
 
 @contextmanager

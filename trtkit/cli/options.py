@@ -36,6 +36,12 @@ CacheOption = Annotated[
         show_default="$TRTKIT_CACHE_POLICY, or on",
     ),
 ]
+PoolOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pool", metavar="NAME", help="Of a contract with pools, only this one; left out, each of them."
+    ),
+]
 GrpcPortOption = Annotated[
     int, typer.Option(min=0, max=65535, help="gRPC port of the proxy; 0 picks a free one.")
 ]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trtkit.cli.console import Output, fail, many, progress, say, show, show_json, warn
-from trtkit.cli.options import OutputOption, SetOption
+from trtkit.cli.options import OutputOption, PoolOption, SetOption
 from trtkit.errors import DriftError, InputError, Problem, Severity, VerificationError
 
 if TYPE_CHECKING:
@@ -50,13 +50,7 @@ def repo(
         str | None,
         typer.Option(metavar="PATH", help="Where containers see the repository.", show_default="/model_repo"),
     ] = None,
-    pool: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Of a contract with pools, only this one's; without, a folder below -o for each.",
-        ),
-    ] = None,
+    pool: PoolOption = None,
     line: Annotated[
         str | None,
         typer.Option(

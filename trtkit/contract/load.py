@@ -47,6 +47,30 @@ class ContractFile:
     lines: Mapping[Key, int]
     overrides: tuple[str, ...] = ()
     """What was changed on the way, as ``a.b.c=value`` each."""
+    pool: str = ""
+    """The pool whose engine the contract is about; empty for the file as it is."""
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What tells builds of one file apart."""
+        return (*self.overrides, f"pool={self.pool}") if self.pool else self.overrides
+
+    def of_pools(self, pool: str | None = None) -> dict[str, ContractFile]:
+        """Return the contract of each pool's engine by name, or of one; ``""`` for a contract without pools.
+
+        Raises:
+            InputError: There is no such pool.
+        """
+        contract = self.contract
+        if pool is not None and pool not in contract.pools:
+            known = ", ".join(contract.pools) or "none: leave the option out"
+            raise InputError(
+                f"the contract has no pool {pool!r}", path=self.path, hint=f"its pools are {known}"
+            )
+        if not contract.pools:
+            return {"": self}
+        names = [pool] if pool is not None else list(contract.pools_by_length)
+        return {name: replace(self, contract=contract.for_pool(name), pool=name) for name in names}
 
     def locate(self, problem: Problem) -> Problem:
         """Return the problem with file and line filled in from its dotted key."""

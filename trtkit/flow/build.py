@@ -141,7 +141,7 @@ def build(file: ContractFile, store: Store, report: Report, builder: Builder | N
                 tried.append(products[-1].facts)
                 break
         else:
-            write_use(store.root, file.path, file.overrides, [folder, *(each.path for each in products)])
+            write_use(store.root, file.path, file.changes, [folder, *(each.path for each in products)])
             told = (*way.plan.warnings, *_told(file, products), *map(_refused, tried), *store.set_aside)
             return BuildOutcome(replace(way.plan, warnings=told), folder, tuple(products), products[-1].path)
     raise refusal(tried, products[-1].path)

@@ -59,7 +59,7 @@ def _last_built(file: ContractFile, store: Store) -> Pair | None:
     """Return the formats of the repository that the contract's last build ended with."""
     place = str(file.path.resolve())
     uses = [
-        each for each in read_uses(store.root) if (each.contract, each.overrides) == (place, file.overrides)
+        each for each in read_uses(store.root) if (each.contract, each.overrides) == (place, file.changes)
     ]
     paths = [store.root / product for use in uses for product in use.products]
     found = [_formats_of(path) for path in paths if path.parent.name == REPO]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.contract import ContractFile
+from trtkit.contract.pools import DEFAULT_POOL
 from trtkit.engine.store import Store
 from trtkit.errors import ContractError
 from trtkit.flow.build import Report
@@ -14,25 +15,22 @@ from trtkit.plan import Plan
 
 
 def plan_pools(file: ContractFile, store: Store, report: Report) -> tuple[HfCheckpoint, dict[str, Plan]]:
-    """Find the contract's source, and plan each of its pools; those with the limits of ``engine`` share its plan.
+    """Find the contract's source, and plan each of its pools.
 
     Raises:
         InputError: The source or the contract is wrong.
     """
-    contract = file.contract
-    source, plan = resolve_chosen(file, store, report)
-    plans = {}
-    for name in contract.pools_by_length:
-        own = contract.for_pool(name)
-        same = own.engine.limits == contract.engine.limits
-        plans[name] = plan if same else _plan_of(name, replace(file, contract=own), store, report)
-    return source, plans
+    found = {name: _resolve(name, each, store, report) for name, each in file.of_pools().items()}
+    source = next(iter(found.values()))[0]
+    return source, {name or DEFAULT_POOL: plan for name, (_, plan) in found.items()}
 
 
-def _plan_of(pool: str, file: ContractFile, store: Store, report: Report) -> Plan:
+def _resolve(pool: str, file: ContractFile, store: Store, report: Report) -> tuple[HfCheckpoint, Plan]:
     try:
-        return resolve_chosen(file, store, report)[1]
+        return resolve_chosen(file, store, report)
     except ContractError as error:
+        if not pool:
+            raise
         raise ContractError(
             [
                 replace(each, message=f"with the limits of pool {pool}, {each.message}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,15 +82,8 @@ def render_pools(
     Raises:
         InputError: Contract or source are wrong, ``mount`` is no place, or there is no such pool.
     """
-    contract = file.contract
-    if pool is not None and pool not in contract.pools:
-        known = ", ".join(contract.pools) or "none: leave the option out"
-        raise InputError(f"the contract has no pool {pool!r}", path=file.path, hint=f"its pools are {known}")
-    if not contract.pools:
-        return {"": render_contract(file, store, report, mount=mount)}
-    names = [pool] if pool is not None else list(contract.pools_by_length)
-    files = {name: replace(file, contract=contract.for_pool(name)) for name in names}
-    return {name: render_contract(each, store, report, mount=mount) for name, each in files.items()}
+    found = file.of_pools(pool).items()
+    return {name: render_contract(each, store, report, mount=mount) for name, each in found}
 
 
 def render_contract(
