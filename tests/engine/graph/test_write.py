@@ -13,6 +13,7 @@ from onnx.numpy_helper import to_array
 
 from tests.engine.graph.conftest import FORMS, small_spec
 from tests.engine_cpu.conftest import tiny_config, tiny_tensors, write_checkpoint
+from trtkit.catalog.schemes import DEFAULT_EXCLUDED
 from trtkit.engine.graph.spec import CacheSize, GraphSpec, Phase
 from trtkit.engine.graph.write import write_graph
 from trtkit.errors import ContractError, EnvironmentLacks, InputError
@@ -120,7 +121,8 @@ def test_what_no_graph_expresses_is_refused_by_name(
 
 
 def test_everything_that_is_wrong_is_said_at_once(write: Any, tmp_path: Any) -> None:
-    block = {"quant_algo": "W8A16", "kv_cache_quant_algo": None, "exclude_modules": ["*mlp*"]}
+    patterns = [*DEFAULT_EXCLUDED, "transformer.layers.0.mlp*"]
+    block = {"quant_algo": "W8A16", "kv_cache_quant_algo": None, "exclude_modules": patterns}
     with pytest.raises(ContractError) as caught:
         write(quantization=block, attn_logit_softcapping=50.0, rotary_embedding_dim=8)
     keys = [problem.key for problem in caught.value.problems]
