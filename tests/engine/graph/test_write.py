@@ -109,6 +109,8 @@ def test_memory_does_not_grow_with_the_model(tmp_path: Any, algo: str | None, li
         ({"quantization": {"quant_algo": None, "exclude_modules": ["*mlp*"]}}, ["exclude_modules"]),
         ({"hidden_act": "relu"}, ["hidden_act"]),
         ({"rotary_scaling": {"type": "dynamic", "factor": 2.0}}, ["rotary_scaling"]),
+        ({"rotary_pct": None}, ["rotary_pct"]),
+        ({"rotary_pct": float("nan")}, ["rotary_pct"]),
         ({"mapping": {"world_size": 2, "tp_size": 2, "pp_size": 1}}, ["rank1"]),
     ],
 )
@@ -146,6 +148,28 @@ def test_a_weight_that_float16_cannot_hold_leaves_no_files(write: Any, tmp_path:
     assert not list((tmp_path / "graph").iterdir())
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_weight_to_quantize_that_is_not_finite_is_refused(write: Any, tmp_path: Any, value: float) -> None:
+    block = {"quant_algo": "W8A16", "kv_cache_quant_algo": None}
+    with pytest.raises(InputError, match=r"attention\.dense\.weight holds NaN or infinity"):
+        write(edit=damage("transformer.layers.1.attention.dense.weight", value), quantization=block)
+    assert not list((tmp_path / "graph").iterdir())
+
+
+@pytest.mark.parametrize("name", ["fp8", "fp8-rowwise"])
+def test_a_stored_weight_that_is_no_number_is_refused(write: Any, tmp_path: Any, name: str) -> None:
+    with pytest.raises(InputError, match=r"mlp\.proj\.weight holds NaN"):
+        write(name, edit=damage("transformer.layers.1.mlp.proj.weight", np.nan))
+    assert not list((tmp_path / "graph").iterdir())
+
+
+def damage(name: str, value: float) -> Any:
+    def edit(tensors: dict[str, Any]) -> None:
+        tensors[name][3, 5] = value
+
+    return edit
+
+
 def test_a_smoother_whose_inverse_float16_cannot_hold_is_refused(write: Any) -> None:
     def shrink(tensors: dict[str, Any]) -> None:
         tensors["transformer.layers.0.mlp.proj.smoother"][0, 3] = 1e-5
@@ -166,6 +190,7 @@ def test_without_onnx_the_error_says_what_to_install(write: Any, monkeypatch: An
     [
         ({"slots": 0}, "slots is 0"),
         ({"chunk_tokens": 49}, "more than the 48"),
+        ({"capacity_tokens": 10**9}, "capacity_tokens is 1000000000"),
         ({"paged": True, "tokens_per_block": 32}, "no multiple of 32"),
     ],
 )

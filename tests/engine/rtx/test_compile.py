@@ -11,9 +11,13 @@ import pytest
 from tests.engine.rtx.conftest import LIMITS, plan_for
 from tests.engine_cpu.formats import QUANTIZERS
 from trtkit.engine.graph.linear import FORMS
+from trtkit.engine.graph.spec import GraphSpec
+from trtkit.engine.graph.write import write_graph
 from trtkit.engine.rtx.backend import OnnxBackend, RtxBackend
+from trtkit.engine.rtx.compiler import MODULE, compile_model
 from trtkit.engine.rtx.config import ENGINE_FILE
-from trtkit.engine.rtx.elsewhere import PROFILES_FILE, SCRIPT_FILE
+from trtkit.engine.rtx.elsewhere import PROFILES_FILE, SCRIPT_FILE, job_for
+from trtkit.engine.rtx.walk import walk
 from trtkit.errors import StageError
 
 pytest.importorskip("tensorrt_rtx")
@@ -49,6 +53,17 @@ def test_a_format_compiles_with_native_layers(tmp_path, checkpoint, name, change
     assert facts["layers"]["attention_output"] == 2
     config = json.loads((out / "config.json").read_text())
     assert config["runtime"] == {"engine": ENGINE_FILE, "engine_sms": sms, "other_sms": []}
+
+
+@pytest.mark.parametrize("name", [None, "sq-qdq", "fp8", "awq"])
+def test_the_form_with_blocks_compiles_with_native_layers(tmp_path, checkpoint, name):
+    spec = GraphSpec(4, 48, 16, "float16", paged=True, tokens_per_block=16)
+    graph, job = write_graph(checkpoint(name), tmp_path, spec), tmp_path / "job.json"
+    job.write_text(json.dumps(job_for(spec, graph.cache, module=MODULE, sms=(89, 120)) | {"ask": True}))
+    seen = {}
+    compile_model(job, tmp_path / "log", lambda layers: seen.update(walk(layers, graph)), silent)
+    assert (seen["attention_output"], seen["scatter"]) == (2, 4)
+    assert (tmp_path / ENGINE_FILE).stat().st_size > 0
 
 
 def test_what_the_compiler_refuses_is_an_error_with_its_reason_and_a_log_that_stays(tmp_path, checkpoint):

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -111,3 +114,41 @@ def test_lines_that_a_library_prints_do_not_come_between(tmp_path, monkeypatch):
     with pytest.raises(StageError, match="no device"):
         run(tmp_path)
     assert "hello" in (tmp_path / "log" / "compile.log").read_text()
+
+
+def test_a_compiler_whose_trtkit_was_killed_ends_too(tmp_path):
+    """The real child, with a module in the compiler's place that takes its time."""
+    number = tmp_path / "pid"
+    text = "import os, pathlib, time; pathlib.Path('new').write_text(str(os.getpid()))"
+    (tmp_path / "slow.py").write_text(f"{text}; os.rename('new', 'pid'); time.sleep(60)")
+    (tmp_path / "job.json").write_text('{"module": "slow", "ask": true}')
+    code = f"""if True:
+        from pathlib import Path
+        from trtkit.engine.rtx.compiler import compile_model
+        compile_model(Path({str(tmp_path / "job.json")!r}), Path({str(tmp_path / "log")!r}), print, print)"""
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, PYTHON: sys.executable}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment) as parent:
+        _until(number.exists)
+        parent.kill()
+    child = int(number.read_text())
+    try:
+        _until(lambda: not _runs(child))
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(child, 9)
+
+
+def _until(done, patience_s: float = 20.0) -> None:
+    end_s = time.monotonic() + patience_s
+    while not done():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    """Tell whether a process is there; one that nobody has asked after yet is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

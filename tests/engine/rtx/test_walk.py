@@ -78,6 +78,13 @@ def test_weights_alone_may_meet_activations_that_are_not_quantized():
     assert walk(network(activations="HALF"), only_weights)["int8-weights products"] == 1
 
 
+def test_blocks_of_a_pool_are_written_by_a_scatter():
+    paged = [replace(each, kind="SCATTER") if each.kind == "KV_CACHE_UPDATE" else each for each in network()]
+    assert walk(paged, replace(FACTS, paged=True))["scatter"] == 1
+    with pytest.raises(StageError, match="became SCATTER, not KV_CACHE_UPDATE"):
+        walk(paged, FACTS)
+
+
 @pytest.mark.parametrize("lost", [QKV, "rotary", "present_key_0"])
 def test_a_node_that_became_nothing_is_named(lost):
     left = [each for each in network() if each.outputs[0].name != lost]

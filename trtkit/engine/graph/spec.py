@@ -96,6 +96,10 @@ class CacheSize(NamedTuple):
     head_size: int
 
 
+_MOST_TOKENS = 1 << 24
+"""Positions that float32 tells apart."""
+
+
 @dataclass(frozen=True)
 class GraphSpec:
     """What is asked of a graph beside the checkpoint."""
@@ -121,6 +125,11 @@ class GraphSpec:
         sizes = ("slots", "capacity_tokens", "chunk_tokens", "tokens_per_block")
         if wrong := [f"{name} is {getattr(self, name)}" for name in sizes if getattr(self, name) < 1]:
             raise InputError(f"{', '.join(wrong)}: a graph needs at least 1")
+        if self.capacity_tokens > _MOST_TOKENS:
+            message = (
+                f"capacity_tokens is {self.capacity_tokens}, and angles are tables of at most {_MOST_TOKENS}"
+            )
+            raise InputError(message, hint="lower max_seq_len")
         if self.chunk_tokens > self.capacity_tokens:
             message = (
                 f"chunk_tokens {self.chunk_tokens} is more than the {self.capacity_tokens} tokens of a slot"
@@ -209,3 +218,5 @@ class GraphFacts:
     cache_updates: tuple[str, ...]
     """Names of the nodes that write keys or values: ``TensorScatter``, in the paged form ``ScatterND``."""
     data_bytes: int
+    paged: bool = False
+    """Whether caches are blocks of a pool."""

@@ -60,16 +60,24 @@ def _model_problems(config: Mapping[str, Any], _: GraphSpec) -> _Found:
         yield "position_embedding_type", "ALiBi has no graph", "use a model with rotary embeddings"
     if (kind := scaling_kind(config.get("rotary_scaling"))) not in _ROPES:
         yield "rotary_scaling", f"{kind} has no graph", f"there is one for {', '.join(_ROPES)}"
-    rotated = int(head_size_of(config) * float(config.get("rotary_pct", 1.0)))
-    if config.get("rotary_embedding_dim") not in {None, 0, rotated}:
-        message = f"is {config['rotary_embedding_dim']}, and rotary_pct says {rotated}"
-        yield "rotary_embedding_dim", message, "convert the model again with `trtkit convert`"
+    yield from _rotary_problems(config)
     if int((config.get("mapping") or {}).get("world_size", 1)) != 1:
         message = f"the checkpoint is split over {config['mapping']['world_size']} ranks"
         yield "mapping", message, "convert with tensor_parallel 1 and pipeline_parallel 1"
     if config.get("attn_logit_softcapping") is not None:
         message = "compilers' attention has no cap on scores"
         yield "attn_logit_softcapping", message, "use a model without it, or a back end of TensorRT-LLM"
+
+
+def _rotary_problems(config: Mapping[str, Any]) -> _Found:
+    again, share = "convert the model again with `trtkit convert`", config.get("rotary_pct", 1.0)
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
+        yield "rotary_pct", f"is {share!r}, not a share of a head", again
+        return
+    rotated = int(head_size_of(config) * share)
+    if config.get("rotary_embedding_dim") not in {None, 0, rotated}:
+        message = f"is {config['rotary_embedding_dim']}, and rotary_pct says {rotated}"
+        yield "rotary_embedding_dim", message, again
 
 
 def _quantization_problems(config: Mapping[str, Any], _: GraphSpec) -> _Found:

@@ -34,4 +34,5 @@ def write_graph(checkpoint: Path, out: Path, spec: GraphSpec, progress: Progress
         rotaries=tuple(network.attention.rotaries),
         cache_updates=tuple(present),
         data_bytes=data_bytes,
+        paged=spec.paged,
     )

@@ -39,6 +39,7 @@ PRODUCT, DEQUANTIZE = "MATRIX_MULTIPLY", "DEQUANTIZE"
 _MOVES = frozenset({"SHUFFLE", "IDENTITY"})
 """Layers that change no value."""
 _ACTIVATIONS = {LinearForm.INT8: "INT8", LinearForm.FP8: "FP8"}
+_UPDATE, _PAGED_UPDATE = "KV_CACHE_UPDATE", "SCATTER"
 _SHOWN = 20
 _WEIGHTS = {**_ACTIVATIONS, LinearForm.INT8_WEIGHTS: "INT8", LinearForm.INT4_WEIGHTS: "INT4"}
 
@@ -76,7 +77,7 @@ def walk(layers: Iterable[Layer], facts: GraphFacts) -> dict[str, int]:
     native = {
         "ATTENTION_OUTPUT": facts.attentions,
         "ROTARY_EMBEDDING": facts.rotaries,
-        "KV_CACHE_UPDATE": facts.cache_updates,
+        _PAGED_UPDATE if facts.paged else _UPDATE: facts.cache_updates,
     }
     kinds = {PRODUCT: tuple(facts.linears), **native}
     problems = [text for kind, names in kinds.items() for text in _of_kind(network, names, kind)]
