@@ -16,6 +16,8 @@ from trtkit.plan import Plan
 
 EXPORTED = ("llmapi", "vllm", "edgellm")
 """They divide the model among GPUs themselves, so that its checkpoint is one of one rank."""
+WEIGHTS = ("none", "fp8", "fp8-rowwise", "int4-awq", "int4-gptq")
+"""Formats that trtkit writes such folders in; GPTQ's weights go as AWQ's with factors of 1."""
 MODEL = "model"
 """The folder inside the product."""
 FILES = (f"{MODEL}/{CHECKPOINT_CONFIG}", f"{MODEL}/tokenizer.json")

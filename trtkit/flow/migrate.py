@@ -12,15 +12,14 @@ from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.llmapi import ARGS, BLOCK_TOKENS
 from trtkit.catalog.support import NEAREST, NEAREST_KV, Support
 from trtkit.catalog.trtllm import LINES, LLMAPI_SINCE, NEWEST
-from trtkit.checkpoint.hf_export.formats import FORMATS
 from trtkit.contract import ContractFile
 from trtkit.contract.formats import BackendName, KvCacheFormat, WeightFormat
 from trtkit.contract.load import parse_contract
 from trtkit.contract.models import Calibration, Contract, KvCache, Quantization
 from trtkit.contract.speculation import SpeculationMode
-from trtkit.engine.exported import EXPORTED
+from trtkit.engine.exported import EXPORTED, WEIGHTS
 from trtkit.errors import InputError
-from trtkit.plan.support import ALGORITHMS, Verdict, kv_verdict, weights_verdict
+from trtkit.plan.support import Verdict, kv_verdict, weights_verdict
 
 TARGETS = ("tensorrt", *EXPORTED)
 """Back ends that contracts are moved to."""
@@ -138,7 +137,7 @@ class _Mover:
         verdict = weights_verdict(self.backend, name, GPUS[self.gpu].sm, self.line)
         if reason := _refusal(verdict, sure=sure):
             return reason
-        has_form = self.backend not in EXPORTED or ALGORITHMS[name] in FORMATS
+        has_form = self.backend not in EXPORTED or name in WEIGHTS
         return "" if has_form else "trtkit exports no such weights"
 
     def _cache(self, asked: KvCacheFormat) -> tuple[str, str]:

@@ -28,7 +28,7 @@ from trtkit.errors import InputError, Problem, Severity, StageError
 from trtkit.flow.alpha import ALPHAS, AUTO, Alpha
 from trtkit.flow.calibrate import Calibrating
 from trtkit.flow.companions import Companions
-from trtkit.flow.convert import ConvertOptions, choose_recipe, warnings_of
+from trtkit.flow.convert import FORMS, ConvertOptions, choose_recipe, warnings_of
 from trtkit.flow.gate import GateOptions, Judgement, gate_stage
 from trtkit.flow.inputs import digests, source_digests
 from trtkit.plan import Plan
@@ -61,6 +61,11 @@ class Way:
         """What the checkpoint is divided among."""
         divides_itself = self.plan.backend in EXPORTED
         return ONE_RANK if divides_itself or self.plan.target is None else self.plan.target.ranks
+
+    @property
+    def form(self) -> str:
+        """What the checkpoint is written for: Hugging Face folders have no clamps."""
+        return FORMS[self.plan.backend in EXPORTED]
 
     def check(self) -> None:
         """Make sure, from headers, that the source can be written so once there are ranges.
@@ -139,6 +144,7 @@ class Way:
             kv_scale=formats.kv_scale,
             exclude=formats.exclude,
             overrides=formats.overrides,
+            form=self.form,
         )
 
 
@@ -226,6 +232,7 @@ def convert_stage(way: Way) -> Stage:
         "source": source_digests(way.source),
         "calibrate": way.calibrating.stage.key if way.calibrating else None,
         "alpha": way.alpha.stage.key if way.alpha else None,
+        "form": way.form,
         "plan": plan_inputs(way.plan, CONVERT),
     }
     files = (f"{CHECKPOINT}/{CHECKPOINT_CONFIG}", f"{CHECKPOINT}/{rank_file(0)}")
