@@ -86,9 +86,22 @@ def _show_outcome(outcome: BuildOutcome, output: Output) -> dict[str, Any]:
         for product in outcome.products:
             state = "hit" if product.hit else f"{product.seconds:.1f} s"
             show(f"{product.stage:<13}{state:<10}{product.path}")
-        show(f"\nmodel repository: {outcome.repository}")
+        show(f"\n{_label(outcome)}")
     products = [asdict(product) for product in outcome.products]
-    return {"repository": outcome.repository, "stages": products, "plan": asdict(outcome.plan)}
+    served = outcome.products[-1].stage == "repo"
+    return {
+        "repository": outcome.repository if served else None,
+        "stages": products,
+        "plan": asdict(outcome.plan),
+    }
+
+
+def _label(outcome: BuildOutcome) -> str:
+    """Return where the product is, and what is left to do where it is no repository."""
+    if outcome.products[-1].stage == "repo":
+        return f"model repository: {outcome.repository}"
+    engine = next(each for each in reversed(outcome.products) if each.stage == "compile")
+    return f"no repository: copy {engine.path} to the machine with the GPU, and run its build.sh there"
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from trtkit.contract import Contract
 from trtkit.plan import Machine, make_plan
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def plan_of():
     """Plan Llama 3.1 8B on an H200 for one of the back ends."""
 
