@@ -17,6 +17,7 @@ from trtkit.conventions import (
     POSTPROCESSING_MODEL,
     PREPROCESSING_MODEL,
 )
+from trtkit.errors import InputError
 from trtkit.plan.types import Plan
 from trtkit.triton import tensors
 from trtkit.triton.config import BANNER, batch_dynamically, new_config, run_on_cpu, set_parameters, to_text
@@ -67,7 +68,14 @@ class Dialect(str, enum.Enum):
 
 
 def dialect_of(plan: Plan) -> Dialect:
-    """Return who runs the engine of a plan."""
+    """Return who runs the engine of a plan.
+
+    Raises:
+        InputError: Nobody does in Triton.
+    """
+    if plan.backend == "edgellm":
+        hint = "let `trtkit build` make its product: docs/backends.md says how that is served"
+        raise InputError("Edge-LLM has no back end of Triton, and no model repository", hint=hint)
     own = {Dialect.TENSORRT.value, Dialect.LLMAPI.value, Dialect.VLLM.value}
     return Dialect(plan.backend) if plan.backend in own else Dialect.CPU
 
