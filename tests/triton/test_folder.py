@@ -151,6 +151,13 @@ def parts(tmp_path):
     return tmp_path
 
 
+def test_weights_of_a_graph_have_one_name_each_so_that_onnx_reads_them(parts):
+    (parts / "engine/model.onnx.data").write_bytes(b"weights")
+    install(parts / "repo", parts / "engine", parts / "tokenizer")
+    placed = parts / "repo/tensorrt_llm/1/engine/model.onnx.data"
+    assert (placed.read_bytes(), placed.stat().st_nlink) == (b"weights", 1)
+
+
 def test_engine_and_tokenizer_are_linked_under_the_version_directories(parts):
     install(parts / "repo", parts / "engine", parts / "tokenizer")
     placed = parts / "repo/tensorrt_llm/1/engine/rank0.engine"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -17,12 +18,14 @@ from trtkit.conventions import (
     POSTPROCESSING_MODEL,
     PREPROCESSING_MODEL,
 )
+from trtkit.engine.graph.spec import DATA_FILE
 from trtkit.errors import InputError
 from trtkit.triton.llmapi import DRAFT_FOLDER
 from trtkit.triton.llmapi import SETTINGS as LLM_SETTINGS
 from trtkit.triton.repository import ENGINE_FOLDER, TOKENIZER_FOLDER
 from trtkit.triton.vllm import SETTINGS as VLLM_SETTINGS
 
+_PIECE_BYTES = 1 << 30
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -88,7 +91,23 @@ def _place(files: Iterable[Path], source: Path, target: Path) -> None:
 
 def _link(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
+    if source.name == DATA_FILE:
+        # The package onnx reads no weights from a file that has two names.
+        _clone(source, target)
+        return
     try:
         target.hardlink_to(source)
     except OSError:  # another file system, or one without hard links
         shutil.copy2(source, target)
+
+
+def _clone(source: Path, target: Path) -> None:
+    """Copy a file; file systems that can (XFS, Btrfs) let both share their blocks."""
+    try:
+        with source.open("rb") as read, target.open("wb") as written:
+            while os.copy_file_range(read.fileno(), written.fileno(), _PIECE_BYTES):
+                pass
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise
+        shutil.copyfile(source, target)  # another file system, of an old kernel
