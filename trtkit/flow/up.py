@@ -14,6 +14,7 @@ from trtkit.catalog.trtllm import NEWEST, PROFILES
 from trtkit.contract import Contract
 from trtkit.contract.formats import BackendName
 from trtkit.engine.exported import EXPORTED
+from trtkit.engine.slots.cuda import check_device
 from trtkit.errors import EnvironmentLacks, StageError
 from trtkit.flow.build import BuildOutcome, Report
 
@@ -65,10 +66,14 @@ def check_served_here(contract: Contract) -> None:
 
     Raises:
         EnvironmentLacks: It is an engine of TensorRT-LLM, whose back end comes in NVIDIA's image only, or of a server
-            that the proxy does not know.
+            that the proxy does not know; or it runs on a GPU, and there is none.
     """
+    if contract.engine.backend is BackendName.RTX:
+        check_device()
     if contract.engine.backend.value in EXPORTED:
-        message = f"{contract.engine.backend.value} has tensors of its own, which `trtkit up` does not ask for"
+        message = (
+            f"{contract.engine.backend.value} has tensors of its own, which `trtkit up` does not ask for"
+        )
         hint = "run `trtkit build`, and see docs/backends.md for how its product is served"
         raise EnvironmentLacks(message, hint=hint)
     if contract.engine.backend is BackendName.TENSORRT:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from tests.engine_cpu.conftest import tiny_plan
 from trtkit.checkpoint.progress import silent
+from trtkit.contract import load_contract
 from trtkit.engine.backend import backend_for
 from trtkit.engine.serving import open_engine
 from trtkit.engine.slots.cuda import Device
@@ -16,6 +18,7 @@ from trtkit.engine.slots.executor import Batch
 from trtkit.engine.slots.folder import SlotFolder
 from trtkit.engine.slots.rtx import RtxExecutor
 from trtkit.errors import EnvironmentLacks, InputError, StageError
+from trtkit.flow.up import check_served_here
 
 pytest.importorskip("tensorrt_rtx")
 pytest.importorskip("cuda.bindings.runtime")
@@ -54,6 +57,13 @@ def test_without_a_device_it_says_so(folder):
     with pytest.raises(EnvironmentLacks, match="there is no CUDA device") as caught:
         open_engine(folder())
     assert "engine.backend: onnx" in caught.value.hint
+
+
+@pytest.mark.skipif(SM is not None, reason="there is a device")
+def test_without_a_device_nothing_is_built_to_be_served_here():
+    contract = "build_configs/smollm2-135m__none-kv_auto__rtx-pro-6000-tp1.yaml"
+    with pytest.raises(EnvironmentLacks, match="there is no CUDA device"):
+        check_served_here(load_contract(Path(contract)).contract)
 
 
 def test_a_folder_without_an_engine_is_refused(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy.typing as npt
@@ -15,19 +16,8 @@ class Device:
     """The first device. Everything runs on one stream, in order."""
 
     def __init__(self) -> None:
-        try:
-            from cuda.bindings import runtime
-        except ModuleNotFoundError:
-            message = "the back end rtx needs the package cuda-python"
-            raise EnvironmentLacks(message, hint="pip install 'trtkit[rtx]'") from None
-        self._cuda = runtime
-        try:
-            self.stream: Any = self._do(runtime.cudaStreamCreate())
-        except StageError as error:
-            hint = (
-                "serve it where `nvidia-smi` shows a GPU; engine.backend: onnx runs the same graph on the CPU"
-            )
-            raise EnvironmentLacks(f"there is no CUDA device: {error.message}", hint=hint) from None
+        self._cuda = _runtime()
+        self.stream: Any = _first(self._cuda, self._cuda.cudaStreamCreate)
         self._buffers: list[Address] = []
 
     @property
@@ -73,9 +63,42 @@ class Device:
         self._cuda.cudaStreamDestroy(self.stream)
 
     def _do(self, answer: tuple[Any, ...]) -> Any:
-        """Return what a call of the CUDA runtime gave; raise :class:`StageError` where it failed."""
-        error, *results = answer
-        if error != self._cuda.cudaError_t.cudaSuccess:
-            said = self._cuda.cudaGetErrorString(error)[1]
-            raise StageError(f"CUDA: {said.decode() if isinstance(said, bytes) else said}")
-        return results[0] if results else None
+        return _result(self._cuda, answer)
+
+
+def check_device() -> None:
+    """Make sure that there is a CUDA device; nothing is put on it.
+
+    Raises:
+        EnvironmentLacks: There is none, or no package or driver to ask for one.
+    """
+    cuda = _runtime()
+    _first(cuda, cuda.cudaGetDeviceCount)
+
+
+def _runtime() -> Any:
+    try:
+        from cuda.bindings import runtime
+    except ModuleNotFoundError:
+        message = "the back end rtx needs the package cuda-python"
+        raise EnvironmentLacks(message, hint="pip install 'trtkit[rtx]'") from None
+    return runtime
+
+
+def _first(cuda: Any, call: Callable[[], tuple[Any, ...]]) -> Any:
+    """Return what the first call of a process gives, which is the one that finds no device."""
+    try:
+        return _result(cuda, call())
+    except (StageError, RuntimeError) as error:  # the bindings' own, where there is no driver
+        said = error.message if isinstance(error, StageError) else error
+        hint = "serve it where `nvidia-smi` shows a GPU; engine.backend: onnx runs the same graph on the CPU"
+        raise EnvironmentLacks(f"there is no CUDA device: {said}", hint=hint) from None
+
+
+def _result(cuda: Any, answer: tuple[Any, ...]) -> Any:
+    """Return what a call of the CUDA runtime gave; raise :class:`StageError` where it failed."""
+    error, *results = answer
+    if error != cuda.cudaError_t.cudaSuccess:
+        said = cuda.cudaGetErrorString(error)[1]
+        raise StageError(f"CUDA: {said.decode() if isinstance(said, bytes) else said}")
+    return results[0] if results else None
