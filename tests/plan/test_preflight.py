@@ -142,6 +142,17 @@ CASES = [
     case("pool_holds_sequence", "engine.kv_cache.memory_fraction", pool={"memory_fraction": 0.0001}),
     case("pool_holds_sequence", "engine.limits.max_seq_len", gpu="l4", limits={"max_seq_len": 131072}),
     case("sequence_fits_model", "engine.limits.max_seq_len", "llama-2-7b", limits={"max_seq_len": 5000}),
+    case("beams_have_a_backend", "engine.limits.max_beam_width", backend="llmapi", limits={"max_beam_width": 2}),
+    case("llmapi_has_block_size", "engine.kv_cache.tokens_per_block", backend="llmapi", trtllm="1.1",
+         pool={"tokens_per_block": 64}),
+    case("vllm_sizes_its_pool", "engine.kv_cache.max_tokens", backend="vllm", pool={"max_tokens": 4096}),
+    case("vllm_sizes_its_pool", "engine.moe_expert_parallel", "mixtral-8x7b", backend="vllm",
+         tensor_parallel=2, moe_expert_parallel=2),
+    case("edgellm_takes_settings", "engine.kv_cache.enable_block_reuse", backend="edgellm", gpu="rtx-5090",
+         pool={"enable_block_reuse": False}),
+    case("edgellm_takes_settings", "engine.chunked_context", backend="edgellm", gpu="rtx-5090",
+         chunked_context=False),
+    case("edgellm_takes_model", "model.source", "mixtral-8x7b", backend="edgellm", gpu="rtx-5090"),
 ]  # fmt: skip
 
 
