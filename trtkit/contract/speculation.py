@@ -65,7 +65,7 @@ Choices = Annotated[
 
 
 class Speculation(Section):
-    """Draft tokens; back end tensorrt only."""
+    """Draft tokens; back end tensorrt, and draft-target on llmapi."""
 
     mode: Annotated[SpeculationMode, Field(strict=False)]
     max_draft_tokens: Annotated[int, Field(ge=1, le=1024)] | None = None

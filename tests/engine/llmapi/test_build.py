@@ -62,3 +62,22 @@ def test_int8_is_refused_with_the_nearest(trtkit, moved):
     code, _, err = trtkit("build", moved("llmapi", "int8-wo"))
     assert code == 2
     assert "has no INT8" in err
+
+
+def test_a_draft_model_lies_beside_the_large_one(trtkit, moved, tmp_path):
+    small = moved("llmapi", "none").rename(tmp_path / "small.yaml")
+    large = moved("llmapi", "none")
+    asked = "{mode: draft-target, draft: small.yaml, max_draft_tokens: 3}"
+    # Both pools have to fit the same GPU.
+    pools = ("--set", "engine.kv_cache.max_tokens=1024")
+    content = yaml.safe_load(small.read_text())
+    content["engine"]["kv_cache"] = {"max_tokens": 1024}
+    small.write_text(yaml.safe_dump(content))
+    code, out, err = trtkit(
+        "build", large, "--set", f"engine.speculation={asked}", *pools, "--output", "json"
+    )
+    assert code == 0, err
+    version = Path(json.loads(out)["repository"], "tensorrt_llm", "1")
+    settings = yaml.safe_load((version / "model.yaml").read_text())["speculative_config"]
+    assert settings["speculative_model_dir"] == "/model_repo/tensorrt_llm/1/draft/model"
+    assert (version / "draft" / "model" / "config.json").is_file()
