@@ -105,12 +105,15 @@ _LLMAPI_KV = (
 
 RTX_SMS = frozenset({75, 80, 86, 89, 120, 121})
 """What TensorRT for RTX compiles for."""
-_RTX_TARGETS = (
+RTX_ELSEWHERE = (
     "TensorRT for RTX has no such target: the build gives graph, profiles and a script for TensorRT 11 on that GPU, "
     "and no engine"
 )
 _RTX_INT4 = "the compiler has no INT4 before SM 80"
-_RTX_WIDENS = "the compiler widens INT8 weights that meet 16-bit activations, so that the engine is as large as that of none"
+_RTX_WIDENS = (
+    "the compiler widens INT8 weights that meet 16-bit activations, "
+    "so that the engine is as large as that of none"
+)
 _NO_W4A8 = "no operator of a standard graph multiplies INT4 with FP8"
 _NO_GPTQ_GRAPH = (
     "the checkpoint's weights lie as one family of GPUs wants them, which a standard graph does not"
@@ -127,12 +130,12 @@ _RTX = (
     Row(("int8-wo",), _ANY_SM, _MAYBE, _RTX_WIDENS, sms=RTX_SMS),
     Row(("none", "int8-sq", "int4-awq"), _ANY_SM, _WORKS, sms=RTX_SMS),
     Row(("fp8", "fp8-rowwise"), _FROM_ADA, _WORKS, sms=RTX_SMS),
-    Row(("none", *_INT8, "int4-awq", "fp8", "fp8-rowwise"), _ANY_SM, _MAYBE, _RTX_TARGETS),
+    Row(("none", *_INT8, "int4-awq", "fp8", "fp8-rowwise"), _ANY_SM, _MAYBE, RTX_ELSEWHERE),
 )
 _LINEAR_KV = "the graph keeps its cache in the model's own type"
 _RTX_KV = (
     Row(("auto",), _ANY_SM, _WORKS, sms=RTX_SMS),
-    Row(("auto",), _ANY_SM, _MAYBE, _RTX_TARGETS),
+    Row(("auto",), _ANY_SM, _MAYBE, RTX_ELSEWHERE),
     Row(("int8", "fp8"), _ANY_SM, _NO, _LINEAR_KV),
 )
 

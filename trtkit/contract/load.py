@@ -196,6 +196,8 @@ def _explain(item: Any, path: Path, lines: Mapping[Key, int]) -> Problem:
         )
     elif kind == "string_pattern_mismatch":
         message, hint = f"{given!r} is no name", NAME_HINT
+    elif key[:2] == ("engine", "targets"):
+        hint = "name compute capabilities as whole numbers in a list, 8.9 as 89: [89, 120]"
     elif kind.startswith("value_error"):
         message = item["msg"].removeprefix("Value error, ")
     elif kind == "string_type" and isinstance(given, int | float):

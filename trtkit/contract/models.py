@@ -5,6 +5,7 @@ Units are in the names. Nothing here reads a file, a network or a clock.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
@@ -274,8 +275,8 @@ class Engine(_Section):
 
     @model_validator(mode="after")
     def _targets_differ(self) -> Engine:
-        if self.targets and len(set(self.targets)) < len(self.targets):
-            raise ValueError("targets names a compute capability twice")
+        if twice := [sm for sm, count in Counter(self.targets or ()).items() if count > 1]:
+            raise ValueError(f"targets names {', '.join(map(str, twice))} twice: name each GPU once")
         return self
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trtkit.catalog.formats import KV_CACHE, SMOOTHQUANT, WEIGHTS
 from trtkit.catalog.model import ModelConfig
-from trtkit.contract.formats import KvCacheFormat, WeightFormat
+from trtkit.contract.formats import BackendName, DType, KvCacheFormat, WeightFormat
 from trtkit.contract.models import Calibration, Contract, Quantization
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses, warns
@@ -60,6 +60,10 @@ def settings_have_a_user(contract: Contract, model: ModelConfig, _: Plan) -> Ite
     if "engine" in (judged or ()) and not contract.engine.backend.shows_logits:
         message = f"what {contract.engine.backend.value} builds does not run here for a whole text"
         yield Problem(message, "quantization.gate.on", "use [checkpoint]")
+    on_cpu = contract.engine.backend is not BackendName.RTX or contract.dtype is not DType.BFLOAT16
+    if asked.gate and "engine" in (judged or ("engine",)) and not on_cpu:
+        message = "the graph computes in bfloat16, for which ONNX Runtime has no kernels on a CPU"
+        yield Problem(message, "quantization.gate.on", "use [checkpoint], or `model.dtype: float16`")
 
 
 def _calibration_problems(asked: Quantization, model: ModelConfig) -> Iterator[Problem]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trtkit.catalog.formats import WEIGHTS
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import ONE_RANK
-from trtkit.catalog.support import NEAREST, Support
+from trtkit.catalog.support import NEAREST, RTX_ELSEWHERE, Support
 from trtkit.catalog.trtllm import NEWEST
 from trtkit.contract.formats import WeightFormat
 from trtkit.contract.models import Contract
@@ -64,8 +64,14 @@ def _fits(contract: Contract, model: ModelConfig, plan: Plan, name: str) -> bool
 @warns
 def formats_are_proven(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """What is let through and was never seen to work has to be tried first."""
+    elsewhere = dict.fromkeys(
+        place for _, verdict, place in _verdicts(contract, model, plan) if verdict.reason == RTX_ELSEWHERE
+    )
+    for place in elsewhere:
+        hint = "run build_engine.py of the engine's folder there, and compare the answers: docs/rtx.md"
+        yield Problem(f"{place}: {RTX_ELSEWHERE}", "engine.targets", hint)
     for key, verdict, place in _verdicts(contract, model, plan):
-        if verdict.support is Support.UNCERTAIN:
+        if verdict.support is Support.UNCERTAIN and verdict.reason != RTX_ELSEWHERE:
             message = f"{_value(contract, key)} on {place} is not proven: {verdict.reason}"
             yield Problem(message, key, "compare its answers with those of unquantized weights first")
 
