@@ -48,7 +48,11 @@ def contract(model, tmp_path):
 
     def write(weights, **quantization):
         gate = quantization.pop("gate", None)
-        if weights in RECORDED or "kv_cache" in quantization or RECORDED & {*quantization.get("fallback", ())}:
+        if (
+            weights in RECORDED
+            or "kv_cache" in quantization
+            or RECORDED & {*quantization.get("fallback", ())}
+        ):
             quantization = {"calibration": CALIBRATION, **quantization}
         content = {
             "name": "tiny",

@@ -6,19 +6,17 @@ from collections.abc import Iterator
 
 from trtkit.catalog.formats import WEIGHTS
 from trtkit.catalog.model import ModelConfig
-from trtkit.catalog.parallel import ONE_RANK
 from trtkit.catalog.support import NEAREST, RTX_ELSEWHERE, Support
 from trtkit.catalog.trtllm import NEWEST
 from trtkit.contract.formats import WeightFormat
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses, warns
-from trtkit.plan.memory import weights_bytes
+from trtkit.plan.gpu_memory import gpu_memory
 from trtkit.plan.preflight.ranks import groups_fill_rows, layers_fill_tiles
 from trtkit.plan.quantization import quant_plan_of
-from trtkit.plan.ranks import group_of
 from trtkit.plan.support import Verdict, kv_verdict, places_of, weights_verdict, works_on
-from trtkit.plan.types import Plan
+from trtkit.plan.types import Plan, Target
 
 _WEIGHTS = "quantization.weights"
 _RANGES = ("int8-sq", "fp8", "w4a8-awq")
@@ -42,23 +40,19 @@ def _nearest_weights(contract: Contract, model: ModelConfig, plan: Plan) -> str 
     for name in NEAREST[contract.quantization.weights.value]:
         formats = contract.quantization.only(WeightFormat(name))
         one = contract.model_copy(update={"quantization": formats})
-        fine = plan.target and works_on(one, model, plan.target, name)
+        target = plan.target
         wrong = [
             problem for check in (layers_fill_tiles, groups_fill_rows) for problem in check(one, model, plan)
         ]
-        if fine and not wrong and _fits(contract, model, plan, name):
+        if target and works_on(one, model, target, name) and not wrong and _fits(one, model, plan, target):
             return name
     return None
 
 
-def _fits(contract: Contract, model: ModelConfig, plan: Plan, name: str) -> bool:
+def _fits(contract: Contract, model: ModelConfig, plan: Plan, target: Target) -> bool:
     """Return whether weights, buffers and a cache that holds one sequence fit."""
-    memory, ranks = plan.memory, plan.target.ranks if plan.target else ONE_RANK
-    weights = weights_bytes(model, WEIGHTS[name], plan.dtype, ranks, group_of(model, name, None))
-    room = (memory.available_bytes or 0) - weights - memory.activation_bytes - memory.overhead_bytes
-    share = contract.engine.kv_cache.memory_fraction * contract.admission.kv_fraction
-    tokens = plan.limits.max_seq_len + plan.limits.tokens_per_block
-    return room * share > tokens * memory.kv_bytes_per_token
+    memory = gpu_memory(contract, model, target.gpu, target.ranks, plan.limits)
+    return plan.limits.max_seq_len <= memory.kv_tokens * contract.admission.kv_fraction
 
 
 @warns
