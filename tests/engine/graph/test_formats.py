@@ -138,12 +138,12 @@ QKV = "transformer.layers.0.attention.qkv."
 @pytest.mark.parametrize(
     ("name", "edit", "said"),
     [
-        ("sq-qdq", fill(QKV + "prequant_scaling_factor", 0), "prequant_scaling_factor holds values"),
-        ("sq-qdq", fill(QKV + "weights_scaling_factor", np.nan), "weights_scaling_factor holds values"),
-        ("fp8", fill(QKV + "activation_scaling_factor", np.inf), "activation_scaling_factor holds values"),
+        ("sq-qdq", fill(QKV + "prequant_scaling_factor", 0), "prequant_scaling_factor: holds"),
+        ("sq-qdq", fill(QKV + "weights_scaling_factor", np.nan), "weights_scaling_factor: holds"),
+        ("fp8", fill(QKV + "activation_scaling_factor", np.inf), "activation_scaling_factor: holds"),
         ("fp8-rowwise", drop("transformer.layers.0.attention.clamp_val"), "clamp_val"),
         ("awq-zero", drop(QKV + "zero"), "qkv.zero"),
-        ("awq", fill(QKV + "weights_scaling_factor", -1), "weights_scaling_factor holds values"),
+        ("awq", fill(QKV + "weights_scaling_factor", -1), "weights_scaling_factor: holds"),
     ],
 )  # fmt: skip
 def test_what_a_format_cannot_mean_is_refused_by_name(write: Any, name: str, edit: Any, said: str) -> None:
