@@ -14,7 +14,8 @@ from trtkit.contract.formats import BackendName
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from trtkit.flow.migrate import Change, Migration
+    from trtkit.flow.changes import Change
+    from trtkit.flow.migrate import Migration
 
 
 def register(app: typer.Typer) -> None:
