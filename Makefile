@@ -6,7 +6,7 @@
 # Benchmarks print a table, write JSON and a chart to build/bench/, and fail when a goal is missed:
 #   make bench-convert    conversions against cp; ARGS=--quick for small models
 #   make bench-compile    checkpoint to ONNX graph to TensorRT engine: CPU time and memory
-#   make bench-goodput    promises kept under load on the real stack, with the proxy and without (40 minutes, --quick 10)
+#   make bench-goodput    promises kept under load on the real stack, with the proxy and without (40 minutes; ARGS='--ablations 0' 20)
 # The catalog's table of step times is made from NVIDIA's aiconfigurator, in an environment of its own (850 MB):
 #   make silicon    about half an hour; prints where the roofline parts from it
 # One test wants NVIDIA's exporter of TensorRT Edge-LLM, which needs an environment of its own (1.8 GB):

@@ -42,12 +42,11 @@ TRAFFIC = (
 )
 SCALE = 0.05
 TENANTS = 3
-DURATIONS_S = {0.7: 30.0, 1.0: 45.0, 1.5: 90.0}
+DURATIONS_S = {0.7: 15.0, 1.0: 25.0, 1.5: 60.0}
 """By multiple of the capacity. Overload has to last several times the longest promise: until then, who serves all in
 order of arrival keeps promises too, on credit."""
 RHOS = tuple(DURATIONS_S)
 OVERLOAD = RHOS[-1]
-ABLATION_SEEDS = 2
 TOP_CLASS = "interactive"
 LEVEL_S = 15.0
 WARM_UP_S, WARM_UP_RHO, WARM_UP_SEED = 6.0, 0.7, 1000
@@ -77,8 +76,9 @@ ARMS = (
 def main() -> int:
     """Run the bench."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument(
-        "--seeds", type=int, default=5, help="of proxies with an element taken away at most 2"
+        "--ablations", type=int, default=5, help="seeds of proxies with an element taken away; 0 for none"
     )
     parser.add_argument("--level", type=float, default=LEVEL_S)
     parser.add_argument("--capacity", type=float, help="requests/s; left out, it is measured")
@@ -111,7 +111,7 @@ async def _run(triton: str, filler: Filler, options: argparse.Namespace) -> dict
     contract = load_contract(CONTRACT, []).contract
     # The contract gives all of the engine's limits.
     mix = replace(mix_of(contract, TRAFFIC, TENANTS), scale=SCALE)
-    arms = MAIN_ARMS if options.quick else ARMS
+    arms = ARMS if options.ablations and not options.quick else MAIN_ARMS
     watcher = Watcher(on_level=lambda level: _say(f"{level.rate_per_s:.2f}/s with {level.workers} under way"))
     load = Load(rhos=RHOS, capacity_per_s=options.capacity, level_s=options.level)
     capacity = await Job(contract, mix, filler, load, watcher=watcher).measure(triton)
@@ -124,7 +124,7 @@ async def _run(triton: str, filler: Filler, options: argparse.Namespace) -> dict
         for seed in range(options.seeds):
             for rho in RHOS[-1:] if options.quick else RHOS:
                 for arm in arms:
-                    if rho in arm.rhos and (arm in MAIN_ARMS or seed < ABLATION_SEEDS):
+                    if rho in arm.rhos and (arm in MAIN_ARMS or seed < options.ablations):
                         _say(f"seed {seed}, rho {rho}: {arm.name}")
                         experiments[arm.name].duration_s = DURATIONS_S[rho]
                         await experiments[arm.name].run(rho * capacity.rate_per_s, seed)
@@ -263,7 +263,7 @@ def _write(options: argparse.Namespace, results: dict[str, BenchResult]) -> None
         "schema": 2,
         "goals": _goals(results),
         "traffic_seeds": options.seeds,
-        "ablation_seeds": ABLATION_SEEDS,
+        "ablation_seeds": options.ablations,
         "arms": {name: asdict(result) for name, result in results.items()},
     }
     (options.out / "goodput.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
