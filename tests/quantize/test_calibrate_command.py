@@ -114,9 +114,10 @@ def wide_model(folder, layers):
 def peak_bytes(model):
     """Return the most memory that a calibration in a process of its own held."""
     script = (
-        "import resource, torch; torch.set_num_threads(1); from trtkit.cli import app; "
+        "import torch; torch.set_num_threads(1); from trtkit.cli import app; "
         f"app({[str(each) for each in arguments(model, model.parent / 'out')]!r}, standalone_mode=False); "
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)"
+        # Not ru_maxrss: a child begins with the peak of the process that started it.
+        "print(*(int(line.split()[1]) * 1024 for line in open('/proc/self/status') if line.startswith('VmHWM:')))"
     )
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     return int(done.stdout.split()[-1])
