@@ -8,7 +8,7 @@ import pytest
 from tests.engine_cpu.conftest import running, tiny_config, tiny_plan, tiny_tensors, write_checkpoint
 from trtkit.engine.cpu.compile import compile_engine
 from trtkit.engine.graph.write import write_graph
-from trtkit.engine.rtx.config import engine_config, spec_of
+from trtkit.engine.rtx.config import graph_config, spec_of
 from trtkit.engine.serving import open_engine
 
 SLOTS = 6
@@ -20,7 +20,7 @@ def write_engine(checkpoint, out, plan):
     spec = spec_of(plan)
     write_graph(checkpoint, out, spec)
     pretrained = json.loads((checkpoint / "config.json").read_text())
-    config = engine_config(pretrained, plan, spec, {"threads": plan.threads})
+    config = graph_config(pretrained, plan, spec, {"threads": plan.threads})
     (out / "config.json").write_text(json.dumps(config))
     return out
 

@@ -6,13 +6,12 @@ import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import trtkit
 from trtkit.conventions import CHECKPOINT_CONFIG
 from trtkit.engine.cpu.folder import MODEL_FILE, EngineFolder
 from trtkit.engine.cpu.kv import BLOCK_TOKENS
 from trtkit.engine.cpu.precision import runtime_block
+from trtkit.engine.inflight.limits import engine_config
 from trtkit.errors import EnvironmentLacks, StageError
 from trtkit.plan.types import Plan
 
@@ -48,7 +47,8 @@ def compile_engine(checkpoint_dir: Path, out_dir: Path, plan: Plan) -> EngineInf
         hint = "free space: `df` shows how much is left there"
         message = f"OpenVINO cannot write the model: {reason(error)}"
         raise EnvironmentLacks(message, path=out_dir.parent, hint=hint) from error
-    config = engine_config(dict(checkpoint.config), plan)
+    runtime = runtime_block(plan.threads)
+    config = engine_config(checkpoint.config, plan, runtime, enable_block_reuse=plan.enable_block_reuse)
     (out_dir / CHECKPOINT_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     written_s = time.monotonic()
     prove(out_dir)
@@ -59,27 +59,6 @@ def compile_engine(checkpoint_dir: Path, out_dir: Path, plan: Plan) -> EngineInf
         model_bytes=(out_dir / MODEL_FILE).stat().st_size,
         weights_bytes=(out_dir / MODEL_FILE).with_suffix(".bin").stat().st_size,
     )
-
-
-def engine_config(pretrained_config: dict[str, Any], plan: Plan) -> dict[str, Any]:
-    """Return the engine's ``config.json``."""
-    limits = plan.limits
-    return {
-        "version": trtkit.__version__,
-        "backend": "cpu",
-        "pretrained_config": pretrained_config,
-        "build_config": {
-            "max_batch_size": limits.max_batch_size,
-            "max_input_len": limits.max_input_len,
-            "max_seq_len": limits.max_seq_len,
-            "max_num_tokens": limits.max_num_tokens,
-            "max_beam_width": 1,
-            "tokens_per_block": limits.tokens_per_block,
-            "kv_blocks": plan.memory.kv_blocks,
-            "enable_block_reuse": plan.enable_block_reuse,
-        },
-        "runtime": runtime_block(plan.threads),
-    }
 
 
 def prove(engine_dir: Path) -> None:

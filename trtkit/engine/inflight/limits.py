@@ -6,6 +6,32 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import trtkit
+from trtkit.plan.types import Plan
+
+
+def engine_config(
+    pretrained_config: Mapping[str, Any], plan: Plan, runtime: Mapping[str, Any], *, enable_block_reuse: bool
+) -> dict[str, Any]:
+    """Return an engine's ``config.json``, in TensorRT-LLM's form; :meth:`Limits.read` reads it back."""
+    limits = plan.limits
+    return {
+        "version": trtkit.__version__,
+        "backend": plan.backend,
+        "pretrained_config": dict(pretrained_config),
+        "build_config": {
+            "max_batch_size": limits.max_batch_size,
+            "max_input_len": limits.max_input_len,
+            "max_seq_len": limits.max_seq_len,
+            "max_num_tokens": limits.max_num_tokens,
+            "max_beam_width": 1,
+            "tokens_per_block": limits.tokens_per_block,
+            "kv_blocks": plan.memory.kv_blocks,
+            "enable_block_reuse": enable_block_reuse,
+        },
+        "runtime": dict(runtime),
+    }
+
 
 @dataclass(frozen=True)
 class Limits:

@@ -15,7 +15,7 @@ from trtkit.checkpoint.progress import Progress
 from trtkit.conventions import CHECKPOINT_CONFIG
 from trtkit.engine.graph.spec import GraphFacts
 from trtkit.engine.rtx.compiler import MODULE, compile_model
-from trtkit.engine.rtx.config import ENGINE_FILE, engine_config, spec_of
+from trtkit.engine.rtx.config import ENGINE_FILE, graph_config, spec_of
 from trtkit.engine.rtx.elsewhere import COMMAND, job_for, write_elsewhere
 from trtkit.engine.rtx.walk import Layer, walk
 from trtkit.plan.types import Plan
@@ -95,5 +95,5 @@ def _build(graph: GraphFacts, out: Path, plan: Plan, report: Progress, log: Path
 
 
 def _write_config(checkpoint: Path, out: Path, plan: Plan, runtime: Mapping[str, Any]) -> None:
-    config = engine_config(read_json(checkpoint / CHECKPOINT_CONFIG), plan, spec_of(plan), runtime)
+    config = graph_config(read_json(checkpoint / CHECKPOINT_CONFIG), plan, spec_of(plan), runtime)
     (out / CHECKPOINT_CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

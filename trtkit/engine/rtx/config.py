@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-import trtkit
 from trtkit.engine.graph.spec import Dtype, GraphSpec
+from trtkit.engine.inflight.limits import engine_config
 from trtkit.plan.types import Plan
 
 ENGINE_FILE = "model.engine"
@@ -35,26 +35,10 @@ def graph_dtype(plan: Plan) -> Dtype:
     return "float32" if plan.backend == "onnx" else dtypes[plan.dtype]
 
 
-def engine_config(
+def graph_config(
     pretrained_config: Mapping[str, Any], plan: Plan, spec: GraphSpec, runtime: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the engine's ``config.json``; ``graph`` holds the fields of :class:`GraphSpec`."""
-    limits = plan.limits
-    return {
-        "version": trtkit.__version__,
-        "backend": plan.backend,
-        "pretrained_config": dict(pretrained_config),
-        "build_config": {
-            "max_batch_size": limits.max_batch_size,
-            "max_input_len": limits.max_input_len,
-            "max_seq_len": limits.max_seq_len,
-            "max_num_tokens": limits.max_num_tokens,
-            "max_beam_width": 1,
-            "tokens_per_block": limits.tokens_per_block,
-            "kv_blocks": plan.memory.kv_blocks,
-            # A slot's cache is its own.
-            "enable_block_reuse": False,
-        },
-        "graph": asdict(spec),
-        "runtime": dict(runtime),
-    }
+    # A slot's cache is its own.
+    config = engine_config(pretrained_config, plan, runtime, enable_block_reuse=False)
+    return config | {"graph": asdict(spec)}
