@@ -15,7 +15,8 @@ import random
 import statistics
 import sys
 import time
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
+from itertools import islice
 from pathlib import Path
 
 from chart import Bar, Better, Panel, draw
@@ -43,7 +44,7 @@ class Load:
         self.limits = {name: TimeLimits.of(promise) for name, promise in CLASSES.items()}
         self.draw = random.Random(7)
         self.now_s, self.serial = 0.0, 0
-        self.waiting: dict[str, None] = {}
+        self.waiting: OrderedDict[str, None] = OrderedDict()
         self.prefilling: list[str] = []
         self.decoding: list[str] = []
         self.costs_us: defaultdict[str, list[float]] = defaultdict(list)
@@ -58,7 +59,7 @@ class Load:
         if len(self.waiting) < QUEUED:
             self.offer()
         elif draw < 0.1:
-            key = self.draw.choice(list(self.waiting)[:100])
+            key = self.draw.choice(list(islice(self.waiting, 100)))
             self.timed("cancel", lambda: self.admission.cancel(key, self.now_s))
             self.waiting.pop(key, None)
         elif draw < 0.2 or not (self.prefilling or self.decoding):

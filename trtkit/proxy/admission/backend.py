@@ -110,10 +110,10 @@ class Backend:
 
     def is_hopeless(self, ticket: Ticket, now_s: float) -> bool:
         """Tell whether a first token would come too late even if nothing else was there to do."""
-        if ticket.patient:
+        left_s = ticket.due_s - now_s
+        if left_s == INFINITE or ticket.patient:
             return False
-        needs_s = self.alone_s(ticket) if self.trusts_rate(now_s) else 0.0
-        return now_s + needs_s > ticket.due_s
+        return left_s < 0 or (self.alone_s(ticket) > left_s and self.trusts_rate(now_s))
 
     def start_by_s(self, ticket: Ticket, looked_s: float) -> float:
         """Return when a request that waits may have become hopeless; a while after it was looked at last."""

@@ -34,9 +34,9 @@ class Ledger:
         """Return the request's reservation: prompt + max_tokens in whole blocks (33 tokens in blocks of 32: 64)."""
         return self.zones.kv_need(request.prompt_tokens + request.max_tokens, self._tokens_per_block)
 
-    def could_fit(self, request: Request) -> bool:
+    def could_fit(self, ticket: Ticket) -> bool:
         """Tell whether the request fits when nothing else is in flight."""
-        return self.kv_need(request) <= self.zones.kv_tokens and self.zones.decode_slots >= 1
+        return ticket.kv_need <= self.zones.kv_tokens and self.zones.decode_slots >= 1
 
     def blocker(self, ticket: Ticket, share: float) -> Constraint | None:
         """Return what keeps the request from going now, if anything; whatever is quite empty takes anybody.

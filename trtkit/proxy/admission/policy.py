@@ -81,7 +81,7 @@ class Admission:
 
     def ahead(self, priority: int) -> int:
         """Return how many requests wait in this band and above."""
-        return sum(pool.queue.ahead(priority) for pool in self.pools)
+        return sum(pool.queue.ahead(priority)[0] for pool in self.pools)
 
     def would_refuse(self, priority: int) -> bool:
         """Tell, before its size is known, whether a request of this band would find no place."""
@@ -90,8 +90,10 @@ class Admission:
     def pushback_ms(self, reason: Reason, priority: int, prompt_tokens: int, now_s: float) -> int | None:
         """Return when a refused request may come back: -1 is never, None is nothing to say."""
         if reason.retry is Retry.BACKLOG:
-            tokens = sum(pool.queue.tokens_ahead(priority) for pool in self.pools) + prompt_tokens
-            return self._drain_meter.pushback_ms(self.ahead(priority) + 1, tokens, now_s)
+            requests, tokens = map(
+                sum, zip(*(pool.queue.ahead(priority) for pool in self.pools), strict=True)
+            )
+            return self._drain_meter.pushback_ms(requests + 1, tokens + prompt_tokens, now_s)
         return FIXED_PUSHBACK_MS.get(reason.retry)
 
     def offer(self, request: Request, now_s: float) -> list[Decision]:
@@ -105,7 +107,7 @@ class Admission:
         if not pool.alive:
             ticket.bind(Constraint.SERVER)
             return [self._refusal(ticket, Reason.NO_BACKEND, now_s)]
-        if not ledger.could_fit(request):
+        if not ledger.could_fit(ticket):
             ticket.bind(Constraint.KV, ticket.kv_need, ledger.kv_limit)
             return [self._refusal(ticket, Reason.TOO_LONG, now_s)]
         self._tickets[request.id] = ticket
@@ -127,7 +129,8 @@ class Admission:
             ticket.tokens += tokens
             backend_of(ticket).first_token(ticket, now_s)
             self._move(ticket, State.DECODING)
-            if ticket.watched:
+            # Its other ends do not come any sooner than the entry that it has.
+            if ticket.request.limits.inter_token_s < math.inf:
                 self._arm(ticket)
         return self._settle(now_s)
 
@@ -308,7 +311,7 @@ class Admission:
         self._move(ticket, State.PREFILLING)
         if not request.streams:
             ticket.prefilled_s = now_s + backend.ledger.prefill_tokens / backend.rates.tokens_per_s
-        if ticket.watched:
+        if ticket.watched and (ticket.armed_s == math.inf or not request.streams):
             self._arm(ticket)
         return Dispatch(request.id, backend.index, record_of(ticket, now_s, self.rules.length_buckets))
 

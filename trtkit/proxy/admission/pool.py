@@ -15,8 +15,8 @@ from trtkit.proxy.admission.queue import BandQueue
 from trtkit.proxy.admission.record import Constraint
 from trtkit.proxy.admission.request import INFINITE, Ticket
 
-_CANDIDATES = 8
-"""Engines that are asked for a place, least loaded first."""
+_CANDIDATES = 4
+"""Engines that are asked for a place, least loaded first; with 8 no more promises were kept at 16 engines."""
 
 
 class PoolSpec(NamedTuple):
@@ -104,18 +104,19 @@ class Pool:
 
     def place_first(self, ticket: Ticket, now_s: float) -> Backend | None:
         """Return where a newcomer can go that is more urgent than all who wait, unless one of them is owed a turn."""
-        if self.queue.length and (self.queue.starved(now_s) or self.queue.owed()):
+        if self.queue.length and (self.queue.starved(now_s) or self.queue.owed(self.queue.first())):
             return None
         return self.place(ticket, ticket.share, now_s)
 
     def predict(self, ticket: Ticket, now_s: float) -> None:
         """Predict a newcomer's first token, all that waits before it included."""
         request = ticket.request
-        ticket.ahead = self.queue.ahead(request.priority)
-        if self.nearest.rates.known:
-            before = (self.prefill_tokens + self.queue.tokens_ahead(request.priority)) / self._count
+        nearest = self.nearest
+        ticket.ahead, tokens_ahead = self.queue.ahead(request.priority)
+        if nearest.rates.known:
+            before = (self.prefill_tokens + tokens_ahead) / self._count
             waited_s = now_s - request.arrival_s
-            ticket.predicted_s = waited_s + self.nearest.ttft_s(before + request.prompt_tokens, careful=False)
+            ticket.predicted_s = waited_s + nearest.ttft_s(before + request.prompt_tokens, careful=False)
 
     def needs_s(self, ticket: Ticket) -> float:
         """Predict a newcomer's first token behind those who go before it for sure, at the measured rate.
@@ -168,10 +169,10 @@ class Pool:
         return chosen
 
     def _next_in_order(self, queue: BandQueue, now_s: float) -> tuple[Ticket, Backend] | None:
-        owed = queue.owed()
-        if owed is not None and (pair := self._pair(owed.oldest(), owed.oldest().share, now_s)):
-            return pair
         band = queue.first()
+        owed = queue.owed(band)
+        if owed is not None and (pair := self._pair(owed, owed.share, now_s)):
+            return pair
         head = band.head(shortest_first=self._shortest_first(band, now_s))
         if backend := self.place(head, head.share, now_s):
             return head, backend
@@ -187,6 +188,8 @@ class Pool:
         """Tell whether what is due last would come too late behind all the others of its band."""
         if self._order is not Order.HYBRID:
             return self._order is Order.SHORTEST
+        if len(band.tickets) == 1:
+            return False
         rate = self.nearest.rates.tokens_per_s * self._count
         return now_s + (self.prefill_tokens + band.prompt_tokens) / rate > band.newest().due_s
 

@@ -69,15 +69,19 @@ class BandQueue:
         self._next_starved_s = since_s + self._starvation_s
         return oldest if now_s - since_s >= self._starvation_s else None
 
-    def owed(self) -> Band | None:
-        """Return the least urgent band that may not be shed, when its minimum share is due."""
+    def owed(self, first: Band) -> Ticket | None:
+        """Return the oldest of the least urgent band that may not be shed, when its minimum share is due.
+
+        ``first`` is the most urgent band in which somebody waits.
+        """
         if self._owed_tokens <= 0:
             return None
         band = self._last_kept()
-        if band is None or band is self.first():
+        if band is None or band is first:
             self._owed_tokens = 0.0
             return None
-        return band if self._owed_tokens >= band.oldest().request.prompt_tokens else None
+        oldest = band.oldest()
+        return oldest if self._owed_tokens >= oldest.request.prompt_tokens else None
 
     def charge(self, ticket: Ticket, tokens: float) -> None:
         """Add work to the account of a request's tenant, or take back what was charged too much."""
@@ -103,19 +107,21 @@ class BandQueue:
                 return next(reversed(band.sheddable.values()))
         return None
 
-    def ahead(self, priority: int) -> int:
-        """Return how many requests wait in this band and above."""
-        return sum(len(band.tickets) for band in self.bands if band.priority <= priority)
-
-    def tokens_ahead(self, priority: int) -> int:
-        """Return the prompt tokens that wait in this band and above."""
-        return sum(band.prompt_tokens for band in self.bands if band.priority <= priority)
+    def ahead(self, priority: int) -> tuple[int, int]:
+        """Return how many requests wait in this band and above, and their prompt tokens."""
+        requests = tokens = 0
+        for band in self.bands:
+            if band.priority > priority:
+                break
+            requests += len(band.tickets)
+            tokens += band.prompt_tokens
+        return requests, tokens
 
     def tokens_before(self, request: Request, *, shortest_first: bool) -> int:
         """Return the prompt tokens that go before a newcomer: all of the bands above, and of its own what does."""
         own = self._by_priority.get(request.priority)
         own_tokens = own.tokens_before(request, shortest_first=shortest_first) if own else 0
-        return self.tokens_ahead(request.priority - 1) + own_tokens
+        return self.ahead(request.priority - 1)[1] + own_tokens
 
     def tickets(self) -> list[Ticket]:
         """Return all that wait."""
