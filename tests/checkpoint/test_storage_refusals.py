@@ -220,29 +220,6 @@ def test_keys_that_nobody_knows_are_told():
     )
 
 
-def ignoring(form: str, *modules):
-    """Return a format whose writer left some layers plain, and says so."""
-    chosen = model.FORMATS[form]
-    block = {**chosen.block, "ignore": ["lm_head", *modules]}
-
-    def edit(tensors):
-        for name in [name for name in tensors if any(f"{module}." in name for module in modules)]:
-            values = tensors.pop(name)
-            if name.endswith((".weight", ".weight_packed")):
-                shape = (len(values), 8 * values.shape[1]) if name.endswith("packed") else values.shape
-                tensors[f"{name.removesuffix('_packed')}"] = np.ones(shape, np.float16)
-
-    return model.Format(block, chosen.layer, chosen.key, chosen.kv_names), edit
-
-
-@pytest.mark.parametrize("form", ["ct-int8", "ct-fp8-dynamic", "ct-int4"])
-def test_a_layer_that_was_left_plain_is_refused(tmp_path, form):
-    module = "model.layers.1.mlp.down_proj"
-    chosen, edit = ignoring(form, module)
-    message = failure(model.write(tmp_path / "hf", chosen, edit=edit).folder)
-    assert f"{module}.weight: is not quantized" in message
-
-
 def test_a_regular_expression_ignores_what_it_matches():
     skips = stored(
         CT_FP8 | {"ignore": ["re:.*lm_head", "re:model\\.layers\\.0\\..*", "model.layers.1.mlp.up_proj"]}

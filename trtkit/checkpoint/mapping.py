@@ -32,6 +32,16 @@ class MappedTensor:
     sources: tuple[Stored, ...]
 
     @property
+    def module(self) -> str:
+        """The engine's name of the layer."""
+        return self.target.name.rpartition(".")[0]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether none of its sources is quantized."""
+        return all(source.is_plain for source in self.sources)
+
+    @property
     def plain(self) -> tuple[TensorInfo, ...]:
         """The tensors of sources that are not quantized."""
         return tuple(source.parts[WEIGHT] for source in self.sources)

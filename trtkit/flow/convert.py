@@ -9,7 +9,7 @@ from typing import Any
 
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.convert import Conversion, ConversionReport, prepare
-from trtkit.checkpoint.forms.taken_over import TakenOver, take_over
+from trtkit.checkpoint.forms.taken_over import TakenOver, plain_layers, take_over
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.hf_export.export import HfExportReport, convert_to_hf
 from trtkit.checkpoint.hf_export.folder import check_free
@@ -157,7 +157,8 @@ def choose_recipe(source: HfCheckpoint, options: ConvertOptions) -> Recipe:
             message, path=source.folder, hint="leave them out, or give the model that it was made from"
         )
     check_version(**target)
-    return take_over(source.storage, weights=weights, kv_cache=kv_cache, **target)
+    plain = plain_layers(source)
+    return take_over(source.storage, weights=weights, kv_cache=kv_cache, plain=plain, **target)
 
 
 def check_target(conversion: Conversion, out: Path, form: str) -> None:

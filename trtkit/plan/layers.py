@@ -148,7 +148,7 @@ def algorithm_of(name: str, smoothquant: str | None = None) -> str | None:
 def _impossible(model: ModelConfig, asked: QuantPlan, found: LayerFormats) -> list[Problem]:
     """Return what engines have no such mixture of."""
     key = _OVERRIDES if asked.overrides else _EXCLUDE
-    problems = [*_uneven_branches(key, found), *_split_experts(model, key, found)]
+    problems = [*uneven_branches(key, found), *_split_experts(model, key, found)]
     quantized = found.quantized
     if not quantized:
         problems.append(Problem("leaves nothing quantized", key, "use weights: none"))
@@ -171,13 +171,22 @@ def _impossible(model: ModelConfig, asked: QuantPlan, found: LayerFormats) -> li
     return problems
 
 
-def _uneven_branches(key: str, found: LayerFormats) -> Iterator[Problem]:
+def uneven_branches(key: str, found: LayerFormats) -> Iterator[Problem]:
     """Yield gated MLPs whose branches differ: engines join them."""
     for module, name in found.formats.items():
         other = module.removesuffix(".gate") + ".fc"
         if module.endswith(".gate") and other in found.formats and found.of(other) != name:
             message = f"{other} is {found.of(other)} and {module} is {name}, which engines join"
             yield Problem(message, key, f"name both: {module.removesuffix('gate')}*")
+
+
+def uneven_stages(key: str, found: LayerFormats, stages: int) -> Iterator[Problem]:
+    """Yield that layers differ, where several stages of a pipeline have them."""
+    if stages > 1 and not found.is_even:
+        message = "every stage counts its layers from 0, so that layers of a pipeline cannot differ"
+        yield Problem(
+            message, key, "use patterns for all layers alike, or one stage: engine.pipeline_parallel"
+        )
 
 
 def _split_experts(model: ModelConfig, key: str, found: LayerFormats) -> Iterator[Problem]:

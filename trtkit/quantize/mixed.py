@@ -15,7 +15,7 @@ from trtkit.checkpoint.jobs import Job, Layout, plain_jobs
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.recipe import WEIGHT_ONLY, Recipe
 from trtkit.errors import Problem
-from trtkit.plan.layers import HEAD, PLAIN, LayerFormats
+from trtkit.plan.layers import HEAD, PLAIN, LayerFormats, uneven_stages
 
 _CACHE = "kv_cache_quant_algo"
 
@@ -47,12 +47,8 @@ class Mixed:
 
     def problems(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Problem]:
         """Refuse what a recipe refuses of its layers, and layers that differ on a pipeline."""
-        if layout.ranks.pp > 1 and not self.formats.is_even:
-            message = "every stage counts its layers from 0, so that layers of a pipeline cannot differ"
-            return [
-                Problem(message, key="engine.pipeline_parallel", hint="use patterns for all layers alike")
-            ]
-        return [
+        uneven = list(uneven_stages("engine.pipeline_parallel", self.formats, layout.ranks.pp))
+        return uneven or [
             problem
             for name, recipe in self.recipes.items()
             for problem in recipe.problems(self._as_seen_by(name, mapped), layout)
@@ -63,7 +59,7 @@ class Mixed:
         seen = {name: self._as_seen_by(name, mapped) for name in self.recipes}
         if len(seen) == 1:
             return [job for name, recipe in self.recipes.items() for job in recipe.jobs(seen[name], layout)]
-        copied = [each for each in mapped if self.formats.of(_module(each)) == PLAIN]
+        copied = [each for each in mapped if self.formats.of(each.module) == PLAIN]
         return [
             *plain_jobs(copied, layout),
             *(
@@ -76,16 +72,14 @@ class Mixed:
 
     def _stems(self, name: str, mapped: Sequence[MappedTensor], layout: Layout) -> tuple[str, ...]:
         """Return how the names of a format's tensors begin, biases included."""
-        own = [
-            each for each in mapped if each.target.rule.is_linear and self.formats.of(_module(each)) == name
-        ]
+        own = [each for each in mapped if each.target.rule.is_linear and self.formats.of(each.module) == name]
         return tuple(layout.whole(each.target).name.removesuffix("weight") for each in own)
 
     def _as_seen_by(self, name: str, mapped: Sequence[MappedTensor]) -> list[MappedTensor]:
         """Return the tensors with the layers of one format as the only ones to quantize."""
         return [
-            _marked(each, quantizable=self.formats.of(_module(each)) == name)
-            if _module(each) in self.formats.formats and each.target.name.endswith(".weight")
+            _marked(each, quantizable=self.formats.of(each.module) == name)
+            if each.module in self.formats.formats and each.target.name.endswith(".weight")
             else each
             for each in mapped
         ]
@@ -99,10 +93,6 @@ class Mixed:
             yield module
             if algorithm == WEIGHT_ONLY:
                 yield f"{module}.weight"
-
-
-def _module(tensor: MappedTensor) -> str:
-    return tensor.target.name.rpartition(".")[0]
 
 
 def _marked(tensor: MappedTensor, *, quantizable: bool) -> MappedTensor:

@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 from trtkit.catalog.architectures.architecture import Arrange, Split
+from trtkit.catalog.schemes import PARTIAL
 from trtkit.checkpoint.forms.int4 import PRE_QUANT
 from trtkit.checkpoint.jobs import Layout
 from trtkit.checkpoint.mapping import MappedTensor
-from trtkit.checkpoint.storage.quantized import ZERO_PARTS, Quantized
+from trtkit.checkpoint.storage.quantized import AUTO, ZERO_PARTS, Quantized
 from trtkit.checkpoint.storage.storage import Stored
 from trtkit.errors import Problem
+from trtkit.plan.layers import PLAIN, LayerFormats, uneven_branches, uneven_stages
 
 _NO_QK_NORM = ("FP8_PER_CHANNEL_PER_TOKEN", "W8A8_SQ_PER_CHANNEL_PER_TOKEN_PLUGIN")
 """Algorithms whose attention layer in the engine has no norms of queries and keys."""
@@ -21,10 +23,16 @@ _ORIGINAL = "give the checkpoint that it was quantized from"
 
 
 def fit_problems(
-    storage: Quantized, algorithm: str, mapped: Sequence[MappedTensor], layout: Layout
+    storage: Quantized,
+    algorithm: str,
+    mapped: Sequence[MappedTensor],
+    layout: Layout,
+    plain: Sequence[str],
 ) -> Iterator[Problem]:
-    """Yield what the engine cannot honour."""
+    """Yield what the engine cannot honour; ``plain`` are the linear layers that it is told to leave plain."""
     linear = [tensor for tensor in mapped if tensor.target.rule.is_linear]
+    yield from _plain_problems(storage, algorithm, linear, layout, plain)
+    linear = [tensor for tensor in linear if not tensor.is_plain]
     if algorithm in _NO_QK_NORM and any(".q_layernorm." in tensor.target.name for tensor in mapped):
         yield Problem(
             f"{algorithm} engines have no norms of queries and keys", key="quantization", hint=_ORIGINAL
@@ -57,8 +65,35 @@ def _layer_problems(storage: Quantized, algorithm: str, tensor: MappedTensor) ->
             hint = "leave the target GPU out: the form that fits every GPU does"
             yield Problem(message, key=source.parts["pre_quant_scale"].name, hint=hint)
         if source.is_plain:
-            message = f"is not quantized, and {algorithm} engines have all linear layers quantized or none"
+            message = "is not quantized, and what engines join with it is"
             yield Problem(message, key=source.name, hint="quantize again without ignoring it")
+
+
+def _plain_problems(
+    storage: Quantized,
+    algorithm: str,
+    linear: Sequence[MappedTensor],
+    layout: Layout,
+    told: Sequence[str],
+) -> Iterator[Problem]:
+    """Yield layers that the source has left plain where the engine cannot."""
+    plain = [tensor for tensor in linear if tensor.is_plain]
+    if algorithm not in PARTIAL or {each.module for each in plain} - set(told):
+        message = f"is not quantized, and {algorithm} engines have all linear layers quantized or none"
+        for tensor in plain:
+            yield Problem(message, key=tensor.sources[0].name, hint="quantize again without ignoring it")
+        return
+    formats = LayerFormats({each.module: PLAIN if each.is_plain else storage.weights[0] for each in linear})
+    yield from uneven_branches("quantization", formats)
+    yield from uneven_stages("quantization", formats, layout.ranks.pp)
+    for tensor in plain:
+        if tensor.target.rule.per_expert:
+            message = "has another format than the rest of the model, and engines quantize experts alike"
+            yield Problem(message, key=tensor.target.name, hint=_ORIGINAL)
+        elif storage.kv_cache != AUTO and tensor.target.rule.split is Split.QKV:
+            message = "is not quantized, so that nothing says how its part of the KV cache is scaled"
+            hint = "leave the cache's format out: --kv-cache auto"
+            yield Problem(message, key=tensor.sources[0].name, hint=hint)
 
 
 def _prequant_problems(storage: Quantized, sources: Sequence[Stored]) -> Iterator[Problem]:

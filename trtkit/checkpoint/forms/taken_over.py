@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from trtkit.catalog.formats import KV_CACHE
-from trtkit.catalog.schemes import KV_CACHE_SCALE, SCHEMES, LayerPart, Part, Scheme
+from trtkit.catalog.schemes import DEFAULT_EXCLUDED, KV_CACHE_SCALE, SCHEMES, LayerPart, Part, Scheme
 from trtkit.checkpoint.forms.baked import BakedLayout, baked_int4
 from trtkit.checkpoint.forms.fit import fit_problems
 from trtkit.checkpoint.forms.int4 import check_symmetric, portable_int4
@@ -17,8 +17,9 @@ from trtkit.checkpoint.forms.per_row import fp8_rows, int8_rows
 from trtkit.checkpoint.forms.per_tensor import per_tensor
 from trtkit.checkpoint.forms.rows import Made, Rows, whole
 from trtkit.checkpoint.forms.scales import one, read_scale
+from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.jobs import Copy, Job, Layout, Target
-from trtkit.checkpoint.mapping import MappedTensor
+from trtkit.checkpoint.mapping import MappedTensor, map_tensors
 from trtkit.checkpoint.safetensors import TensorInfo
 from trtkit.checkpoint.storage.quantized import AUTO, Quantized
 from trtkit.checkpoint.storage.storage import Stored
@@ -40,8 +41,11 @@ def take_over(
     kv_cache: str | None = None,
     target_sm: int | None = None,
     trtllm_version: str | None = None,
+    plain: Sequence[str] = (),
 ) -> TakenOver:
     """Return the recipe for a quantized source; None asks for what it has, and ``auto`` leaves its KV scales out.
+
+    ``plain`` are the engine's linear layers that the source has left as they were.
 
     Raises:
         ContractError: Something else is asked for, or the GPU's layout is not known.
@@ -57,7 +61,17 @@ def take_over(
     if problems:
         raise ContractError(problems)
     kept = storage if kv_cache is None else replace(storage, kv_cache=kv_cache)
-    return TakenOver(kept, target_sm, trtllm_version)
+    return TakenOver(kept, target_sm, trtllm_version, tuple(plain))
+
+
+def plain_layers(source: HfCheckpoint) -> tuple[str, ...]:
+    """Return the linear layers that a quantized source has left plain, by the engine's names.
+
+    Raises:
+        ContractError: Its tensors are not those that its configuration says.
+    """
+    mapped = map_tensors(source.config, source.tensors, file=str(source.folder), storage=source.storage)
+    return tuple(each.module for each in mapped if each.target.rule.is_linear and each.is_plain)
 
 
 def _layout_problems(storage: Quantized, target_sm: int | None, trtllm_version: str | None) -> list[Problem]:
@@ -86,6 +100,8 @@ class TakenOver:
     """Bakes INT4 weights for GPUs of this compute capability (80 for 8.0); None writes what fits every GPU."""
     trtllm_version: str | None = None
     """The version that builds the engine, where the layout depends on it."""
+    plain: tuple[str, ...] = ()
+    """Linear layers that stay plain."""
 
     @property
     def quantization(self) -> Mapping[str, Any]:
@@ -100,6 +116,8 @@ class TakenOver:
             names |= {"group_size": storage.group_size, "has_zero_point": zero, "pre_quant_scale": not zero}
         if storage.clamp is not None:
             names["clamp_val"] = [-storage.clamp, storage.clamp]
+        if self.plain:
+            names["exclude_modules"] = [*DEFAULT_EXCLUDED, *self.plain]
         return names
 
     @property
@@ -125,7 +143,7 @@ class TakenOver:
 
     def problems(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Problem]:
         """Return why the engine cannot have these layers."""
-        return list(fit_problems(self.storage, self._algorithm, mapped, layout))
+        return list(fit_problems(self.storage, self._algorithm, mapped, layout, self.plain))
 
     def jobs(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:
         """Return one job per tensor of the checkpoint."""
@@ -136,7 +154,7 @@ class TakenOver:
         return jobs
 
     def _tensor_jobs(self, tensor: MappedTensor, layout: Layout) -> Iterator[Job]:
-        if not tensor.target.rule.is_linear:
+        if not tensor.target.rule.is_linear or tensor.is_plain:
             yield Copy(tensor, layout.whole(tensor.target), layout.config)
             return
         rows = self._rows(tensor, layout)
