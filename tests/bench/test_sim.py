@@ -16,7 +16,7 @@ from trtkit.bench.interval import Interval, interval_of
 from trtkit.bench.mix import Mix
 from trtkit.bench.schedule import Shape
 from trtkit.bench.sim.bound import attainment_bound
-from trtkit.bench.sim.capacity import Site, Traffic
+from trtkit.bench.sim.capacity import SimPool, Site, Traffic
 from trtkit.bench.sim.engine import Engine, EngineModel, Job
 from trtkit.bench.sim.fitting import fit_speed
 from trtkit.bench.sim.fleet import Simulation, pass_through, sim_classes
@@ -158,13 +158,14 @@ def site(spec, *, rate=1.0, duration=200.0, trace=(), **shares) -> Site:
     ]
     arrivals = Arrivals(Shape.REPLAY, trace=trace) if trace else Arrivals()
     traffic = Traffic(Mix(sources, [None] * len(sources), arrivals), None if trace else rate, duration)
-    return Site(spec, EngineModel(), traffic)
+    return Site(spec, [SimPool.of(spec, EngineModel())], traffic)
 
 
 def test_the_fewest_engines_are_found():
     busy = site(CHAT, rate=60.0, duration=20.0)
     found = busy.engines_needed(range(1), 64)
-    attained = [busy.account(busy.runs(engines, range(1)))[0].attainment for engines in (found - 1, found)]
+    numbers = ((found[0] - 1,), found)
+    attained = [busy.account(busy.runs(engines, range(1)))[0].attainment for engines in numbers]
     assert attained[0] < 0.95 <= attained[1]
     assert busy.engines_needed(range(1), most=1) is None
 
@@ -175,7 +176,7 @@ def test_what_no_engine_can_keep_is_known_beforehand():
 
 def test_where_no_class_binds_nothing_can_be_kept():
     shed = site(contract(chat={"priority": 1, "ttft_ms": 900.0, "sheddable": True}), duration=20.0)
-    assert shed.keeps(shed.account(shed.runs(1, range(1)))) is None
+    assert shed.keeps(shed.account(shed.runs((1,), range(1)))) is None
     with pytest.raises(InputError, match="no class that may not be shed was promised anything"):
         shed.alone(range(1))
 
@@ -202,11 +203,11 @@ def test_a_trace_is_dealt_out_to_the_classes():
 
 
 def test_the_plans_limits_and_zones_are_the_engines(plan):
-    found = Site(CHAT, EngineModel(), site(CHAT).traffic, plan)
-    model, limits = found.model, plan.limits
+    pool, limits = SimPool.of(CHAT, EngineModel(), plan), plan.limits
+    model = pool.model
     assert (model.max_batch_size, model.max_num_tokens) == (limits.max_batch_size, limits.max_num_tokens)
-    assert (model.kv_tokens, found.gpus(3)) == (plan.memory.kv_tokens, None)
-    assert found._zones() == plan.zones
+    assert (model.kv_tokens, site(CHAT).gpus((3,))) == (plan.memory.kv_tokens, None)
+    assert pool.zones == plan.zones
 
 
 @pytest.fixture(scope="module")
@@ -292,9 +293,16 @@ def test_what_is_no_trace_is_refused_by_line(tmp_path, text, message):
         read_trace(path)
 
 
-def test_pools_for_prompts_of_different_lengths_are_not_modelled():
-    spec = Contract.model_validate(
-        {**CHAT.model_dump(exclude_unset=True), "pools": {"standard": {}, "long": {"min_prompt_tokens": 500}}}
-    )
-    with pytest.raises(InputError, match="one pool of engines is modelled"):
-        site(spec)
+def test_each_pool_gets_the_engines_that_its_prompts_need():
+    long = replace(EngineModel(), prefill_tokens_per_s=7_000.0)
+    two = site(CHAT, rate=40.0, duration=20.0)
+    two.pools = [
+        SimPool.of(CHAT, EngineModel(), name="standard"),
+        SimPool.of(CHAT, long, name="long", min_prompt_tokens=2000),
+    ]
+    engines = two.engines_needed(range(1), 64)
+    assert two.keeps(two.account(two.runs(engines, range(1))))
+    for fewer in ((engines[0] - 1, engines[1]), (engines[0], engines[1] - 1)):
+        assert min(fewer) == 0 or not two.keeps(two.account(two.runs(fewer, range(1))))
+    jobs = two.run((32, 32), 1)
+    assert {job.engine >= 32 for job in jobs if job.prompt_tokens >= 2000 and job.answered is None} == {True}

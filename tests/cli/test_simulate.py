@@ -63,13 +63,33 @@ def test_a_gpus_engine_is_the_one_that_the_plan_foresees(trtkit):
     document = json.loads(out)
     assert (code, document["engine_known"], document["gpus"]) == (0, "foreseen", document["engines"])
     assert document["engine_source"].startswith("silicon, not measured: silicon table")
-    assert document["engine"]["max_num_tokens"] == 8192
+    assert document["pools"]["standard"]["engine"]["max_num_tokens"] == 8192
     code, _, err = trtkit("simulate", contract, "--duration", 5)
     assert (code, "nothing is known of this engine's speed" in err, "--engine reference" in err) == (
         2,
         True,
         True,
     )
+
+
+def test_a_contract_with_pools_is_told_the_engines_of_each(trtkit, contract):
+    limits = "--set", "engine.limits.max_num_tokens=4096"
+    pools = (
+        *limits,
+        "--set",
+        "pools={standard: {}, long: {min_prompt_tokens: 1000, limits: {max_batch_size: 4}}}",
+    )
+    code, out, _ = run(trtkit, contract, *pools, "--rate", 40, "--output", "json")
+    document = json.loads(out)
+    assert (code, document["objective_kept"]) == (0, True)
+    found = {name: pool["engines"] for name, pool in document["pools"].items()}
+    assert list(found) == ["standard", "long"]
+    assert document["engines"] == sum(found.values())
+    assert document["pools"]["long"]["engine"]["max_batch_size"] == 4
+    code, out, _ = run(trtkit, contract, *pools, "--rate", 40, "--engines", "long=3,standard=2")
+    assert (code, out.splitlines()[0]) == (0, "engines: 5 (standard 2, long 3) (simulated)")
+    code, _, err = run(trtkit, contract, *pools, "--engines", "3")
+    assert (code, "--engines standard=2,long=2" in err) == (2, True)
 
 
 def test_a_slow_engine_is_not_served_prompts_that_it_does_not_take(trtkit, contract):

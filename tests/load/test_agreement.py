@@ -8,7 +8,7 @@ from tests.proxy.fake_triton import final_chunk, read_int32, text_chunk
 from trtkit.bench.experiment import Experiment
 from trtkit.bench.load import Target
 from trtkit.bench.mix import mix_of
-from trtkit.bench.sim.capacity import Site, Traffic
+from trtkit.bench.sim.capacity import SimPool, Site, Traffic
 from trtkit.bench.sim.engine import EngineModel
 from trtkit.bench.sim.fleet import pass_through
 from trtkit.contract import Contract
@@ -79,9 +79,9 @@ async def test_what_is_foreseen_is_measured(fake, filler):
         run = await experiment.run(RATE_PER_S, 3)
     work.cancel()
     model = EngineModel(step_s=STEP_S, prefill_tokens_per_s=1 / TOKEN_S, sequence_s=0.0, context_s=0.0)
-    site = Site(CONTRACT, model, Traffic(mix, RATE_PER_S, DURATION_S))
+    site = Site(CONTRACT, [SimPool.of(CONTRACT, model)], Traffic(mix, RATE_PER_S, DURATION_S))
     jobs = site.traffic.jobs(3)
-    pass_through(jobs, site.model)
+    pass_through(jobs, site.pools[0].model)
     foreseen = {row.class_name: row for row in site.account([jobs])}
     for row in run.tally.classes:
         other = foreseen[row.class_name]

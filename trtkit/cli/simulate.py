@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from trtkit.bench.arrivals import Arrivals
     from trtkit.bench.interval import Interval
     from trtkit.bench.sim.calibrate import Modelled
-    from trtkit.bench.sim.capacity import Site
+    from trtkit.bench.sim.capacity import Counts, SimPool, Site
     from trtkit.contract import ContractFile
     from trtkit.plan import Plan
 
 _REFERENCE = "reference"
-_RATE_PER_S, _DURATION_S, _MOST = 4.0, 200.0, 1024
+_RATE_PER_S, _DURATION_S, _MOST, _MANY = 4.0, 200.0, 1024, 100_000
+_ASKED = "each request asks for as many tokens as it gets"
 
 _Config = Annotated[
     Path | None,
@@ -67,8 +68,12 @@ _Duration = Annotated[
     ),
 ]
 _Engines = Annotated[
-    int | None,
-    typer.Option(min=1, max=100_000, help="Try this number only, instead of finding the fewest."),
+    str | None,
+    typer.Option(
+        metavar="N|POOL=N,...",
+        help="Try this number only, of each pool its own, instead of finding the fewest.",
+        show_default=False,
+    ),
 ]
 _Most = Annotated[
     int | None, typer.Option(min=1, max=100_000, help="Give up the search here.", show_default=str(_MOST))
@@ -111,23 +116,22 @@ def simulate(
     from trtkit.bench.mix import mix_of
     from trtkit.bench.sim.capacity import Site, Traffic
     from trtkit.contract import load_contract
-    from trtkit.flow.served import known_plan
 
     _refuse_unused(trace, cv, engines, most)
     file = load_contract(contract, overrides)
-    plan = known_plan(file, config)
-    warn(plan.warnings if plan else ())
-    modelled, arrivals = _modelled(file, plan, engine), _arrivals(trace, cv)
-    mix = mix_of(file.contract, traffic, tenants, plan.limits if plan else None)
+    wanted = _counts(engines, list(file.contract.pools_by_length)) if engines is not None else None
+    arrivals = _arrivals(trace, cv)
+    pools, modelled, plan = _pools(file, config, engine)
+    *_, longest = file.of_pools().values()
+    mix = mix_of(longest.contract, traffic, tenants, plan.limits if plan else None)
     mix = replace(mix, scale=scale, arrivals=arrivals)
     per_s = rate if rate is not None or trace else _RATE_PER_S
     length_s = duration or (_DURATION_S if per_s else math.inf)
     if per_s and trace and duration is None:
         length_s = len(arrivals.trace) / per_s
-    site = Site(file.contract, modelled.model, Traffic(mix, per_s, length_s), plan)
-    answer = _Answer.of(
-        site, modelled, engines or _find(site, range(seeds), most or _MOST), range(seeds), plan
-    )
+    site = Site(file.contract, pools, Traffic(mix, per_s, length_s))
+    found = wanted or _find(site, range(seeds), most or _MOST)
+    answer = _Answer.of(site, modelled, found, range(seeds), has_plan=plan is not None)
     if output is Output.JSON:
         show_json(answer.document())
     else:
@@ -135,7 +139,18 @@ def simulate(
         show(answer.text())
 
 
-def _refuse_unused(trace: Path | None, cv: float | None, engines: int | None, most: int | None) -> None:
+def _counts(text: str, pools: Sequence[str]) -> tuple[int, ...]:
+    """Read ``--engines``: one number, or one for each pool by name."""
+    given = dict(part.partition("=")[::2] for part in text.split(",")) if "=" in text else {pools[0]: text}
+    if set(given) != set(pools) or not all(
+        each.isdecimal() and 0 < int(each) <= _MANY for each in given.values()
+    ):
+        forms = "2" if len(pools) == 1 else ",".join(f"{name}=2" for name in pools)
+        raise InputError(f"--engines is {text!r}", hint=f"write numbers of 1 to {_MANY}: --engines {forms}")
+    return tuple(int(given[name]) for name in pools)
+
+
+def _refuse_unused(trace: Path | None, cv: float | None, engines: str | None, most: int | None) -> None:
     if trace is not None and cv is not None:
         raise InputError("--cv says nothing about --trace: its times are recorded", hint="give one of them")
     if engines is not None and most is not None:
@@ -150,6 +165,24 @@ def _arrivals(trace: Path | None, cv: float | None) -> Arrivals:
     if trace is not None:
         return Arrivals(Shape.REPLAY, trace=read_trace(trace))
     return Arrivals(Shape.GAMMA, cv=cv or 1.0)
+
+
+def _pools(
+    file: ContractFile, config: Path | None, engine: Path | None
+) -> tuple[list[SimPool], Modelled, Plan | None]:
+    """Return the contract's pools, and of that with the longest prompts how its engine is known and its plan."""
+    from trtkit.bench.sim.capacity import SimPool
+    from trtkit.flow.served import known_plan
+
+    made = []
+    for (name, pool), each in zip(
+        file.contract.pools_by_length.items(), file.of_pools().values(), strict=True
+    ):
+        plan = known_plan(each, config)
+        warn(plan.warnings if plan else ())
+        modelled, start = _modelled(each, plan, engine), pool.min_prompt_tokens
+        made.append(SimPool.of(each.contract, modelled.model, plan, name=name, min_prompt_tokens=start))
+    return made, modelled, plan
 
 
 def _modelled(file: ContractFile, plan: Plan | None, engine: Path | None) -> Modelled:
@@ -174,7 +207,7 @@ def _modelled(file: ContractFile, plan: Plan | None, engine: Path | None) -> Mod
     return Modelled(fitted.model, Known.FORESEEN, source)
 
 
-def _find(site: Site, seeds: range, most: int) -> int:
+def _find(site: Site, seeds: range, most: int) -> Counts:
     wanted = site.contract.objective.attainment
     say("each request alone on an engine ...")
     hopeless = {name: share for name, share in site.alone(seeds).items() if share < wanted}
@@ -185,7 +218,7 @@ def _find(site: Site, seeds: range, most: int) -> int:
             f"no number of engines keeps {wanted:.1%} of every class: alone on an engine, {classes}",
             hint=hint,
         )
-    found = site.engines_needed(seeds, most, lambda engines, shares: say(_tried(engines, shares)))
+    found = site.engines_needed(seeds, most, lambda engines, shares: say(_tried(site, engines, shares)))
     if found is None:
         raise VerificationError(
             f"{most} engines do not keep {wanted:.1%} of every class",
@@ -194,8 +227,17 @@ def _find(site: Site, seeds: range, most: int) -> int:
     return found
 
 
-def _tried(engines: int, shares: Mapping[str, float]) -> str:
-    return f"{engines} engines: " + ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+def _numbers(site: Site, engines: Counts) -> str:
+    if len(engines) == 1:
+        return str(engines[0])
+    parts = (f"{pool.name} {count}" for pool, count in zip(site.pools, engines, strict=True))
+    return f"{sum(engines)} ({', '.join(parts)})"
+
+
+def _tried(site: Site, engines: Counts, shares: Mapping[str, float]) -> str:
+    return f"{_numbers(site, engines)} engines: " + ", ".join(
+        f"{name} {share:.1%}" for name, share in shares.items()
+    )
 
 
 @dataclass(frozen=True)
@@ -204,14 +246,14 @@ class _Answer:
 
     site: Site
     modelled: Modelled
-    engines: int
+    engines: Counts
     seeds: range
     account: list[ClassAccount]
     intervals: Mapping[str, Interval | None]
     limits_source: str
 
     @classmethod
-    def of(cls, site: Site, modelled: Modelled, engines: int, seeds: range, plan: Plan | None) -> _Answer:
+    def of(cls, site: Site, modelled: Modelled, engines: Counts, seeds: range, *, has_plan: bool) -> _Answer:
         """Simulate once more, and see how much seeds differ."""
         from trtkit.bench.interval import interval_of
 
@@ -222,7 +264,9 @@ class _Answer:
         }
         intervals = {name: interval_of(each, 0.0, 1.0) for name, each in shares.items()}
         limits = (
-            "the plan's" if plan else "the contract's, declared where it gives none: its model is not here"
+            "the plan's"
+            if has_plan
+            else "the contract's, declared where it gives none: its model is not here"
         )
         return cls(site, modelled, engines, seeds, site.account(runs), intervals, limits)
 
@@ -234,23 +278,28 @@ class _Answer:
     @property
     def assumptions(self) -> list[str]:
         """What is not measured, for a reader."""
-        model, site = self.site.model, self.site
-        speed = f"{model.prefill_tokens_per_s:.0f} prompt tokens/s, {1000 * model.step_s:.3g} ms a step"
-        room = f"{model.max_num_tokens} tokens and {model.max_batch_size} sequences a step"
-        lines = [
-            f"engine model ({self.modelled.source}): {speed}",
-            f"limits ({self.limits_source}): {room}, {model.kv_tokens} KV tokens",
-            "one queue for all engines, no network, no prefix reuse; each request asks for as many tokens as it gets",
-        ]
-        lines += [f"{name}: {what}" for name, what in site.traffic.mix.described().items()]
+        lines = [line for pool in self.site.pools for line in self._engine_lines(pool)]
+        queues = "one queue for all engines" if len(self.site.pools) == 1 else "one queue for each pool"
+        lines.append(f"{queues}, no network, no prefix reuse; {_ASKED}")
+        lines += [f"{name}: {what}" for name, what in self.site.traffic.mix.described().items()]
         return lines
+
+    def _engine_lines(self, pool: SimPool) -> Iterator[str]:
+        model = pool.model
+        head = "" if len(self.site.pools) == 1 else f"{pool.name}, from {pool.min_prompt_tokens} tokens: "
+        speed = f"{model.prefill_tokens_per_s:.0f} prompt tokens/s, {1000 * model.step_s:.3g} ms a step"
+        yield f"{head}engine model ({self.modelled.source}): {speed}"
+        room = f"{model.max_num_tokens} tokens and {model.max_batch_size} sequences a step"
+        yield f"{head}limits ({self.limits_source}): {room}, {model.kv_tokens} KV tokens"
 
     def text(self) -> str:
         """Return the answer for a terminal."""
         from trtkit.bench.render import render
 
         gpus = self.site.gpus(self.engines)
-        head = f"engines: {self.engines}" + (f", GPUs: {gpus}" if gpus is not None else "")
+        head = f"engines: {_numbers(self.site, self.engines)}" + (
+            f", GPUs: {gpus}" if gpus is not None else ""
+        )
         return "\n".join([f"{head} (simulated)", "", render(self.account), "", *self._ends()])
 
     def _ends(self) -> Iterator[str]:
@@ -271,14 +320,21 @@ class _Answer:
         ]
         traffic = self.site.traffic
         return {
-            "schema": 2,
+            "schema": 3,
             "simulated": True,
-            "engines": self.engines,
+            "engines": sum(self.engines),
             "gpus": self.site.gpus(self.engines),
             "objective": self.site.contract.objective.attainment,
             "objective_kept": self.kept,
             "binding": self.site.binding,
-            "engine": asdict(self.site.model),
+            "pools": {
+                pool.name: {
+                    "min_prompt_tokens": pool.min_prompt_tokens,
+                    "engines": count,
+                    "engine": asdict(pool.model),
+                }
+                for pool, count in zip(self.site.pools, self.engines, strict=True)
+            },
             "engine_known": self.modelled.known.value,
             "engine_source": self.modelled.source,
             "limits_source": self.limits_source,

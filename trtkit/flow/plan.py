@@ -146,10 +146,18 @@ def ask(path: Path, overrides: Sequence[str], config: Path | None, report: Repor
             message = f"{path} is a configuration too"
             raise InputError(message, path=config, hint="give one of them, or a contract with --config")
         return _question(_bare(path, overrides), path, bare=True)
-    file = load_contract(path, overrides)
+    return question_of(load_contract(path, overrides), config, report)
+
+
+def question_of(file: ContractFile, config: Path | None, report: Report) -> Question:
+    """Return the question of a contract that was read, or of one of its pools.
+
+    Raises:
+        InputError: A file is missing or wrong.
+    """
     if config is None and not BACKENDS[file.contract.engine.backend.value].needs_gpu:
         source = file.contract.model.source
-        opened = HfCheckpoint.open(resolve_source(source, path.parent, Store().root / "source", report))
+        opened = HfCheckpoint.open(resolve_source(source, file.path.parent, Store().root / "source", report))
         return Question(file, opened.config, opened.warnings, opened.folder / _CONFIG, bare=False)
     return _question(file, config or _find_config(file), bare=False)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 from trtkit.bench.account import ClassAccount, binds, kept
 from trtkit.bench.mix import Mix
@@ -12,12 +13,13 @@ from trtkit.bench.sim.engine import Engine, EngineModel, Job
 from trtkit.bench.sim.fleet import SimClass, Simulation, sim_classes
 from trtkit.bench.sim.score import account_of, sample_of
 from trtkit.contract.models import Contract
+from trtkit.contract.pools import DEFAULT_POOL
 from trtkit.errors import InputError
 from trtkit.plan.resolve import zones_of
 from trtkit.plan.types import EngineLimits, Plan, Zones
-from trtkit.proxy.admission import Admission, terms_of
+from trtkit.proxy.admission import Admission, PoolSpec, terms_of
 
-OnTry = Callable[[int, Mapping[str, float]], None]
+OnTry = Callable[["Counts", Mapping[str, float]], None]
 
 
 @dataclass(frozen=True)
@@ -59,28 +61,54 @@ def engine_of(contract: Contract, model: EngineModel, plan: Plan | None = None) 
     )
 
 
-def check_pools(contract: Contract) -> None:
-    """Make sure that one queue for all engines is what the contract has.
+@dataclass(frozen=True)
+class SimPool:
+    """Engines that share a queue, for prompts from some length on."""
 
-    Raises:
-        InputError: It has pools for prompts of different lengths.
-    """
-    if len(contract.pools) > 1:
-        hint = "simulate it without: --set pools={}, and mind that short prompts then wait behind long ones"
-        raise InputError("one pool of engines is modelled, not a contract's several `pools`", hint=hint)
+    name: str
+    model: EngineModel
+    zones: Zones
+    min_prompt_tokens: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        contract: Contract,
+        model: EngineModel,
+        plan: Plan | None = None,
+        *,
+        name: str = DEFAULT_POOL,
+        min_prompt_tokens: int = 0,
+    ) -> SimPool:
+        """Return engines of the contract of one pool, with the plan's limits and zones where there is one."""
+        engine = engine_of(contract, model, plan)
+        zones = plan.zones if plan else _zones(engine, contract.admission.kv_fraction)
+        return cls(name, engine, zones, min_prompt_tokens)
+
+    def spec(self, engines: int) -> PoolSpec:
+        """Return what admission needs of so many of them."""
+        return PoolSpec(self.zones, self.model.tokens_per_block, engines, self.min_prompt_tokens)
+
+
+def _zones(model: EngineModel, kv_fraction: float) -> Zones:
+    longest = model.kv_tokens
+    limits = EngineLimits(
+        model.max_batch_size, longest, longest, model.max_num_tokens, model.tokens_per_block
+    )
+    return zones_of(limits, model.kv_tokens, kv_fraction)
+
+
+Counts = tuple[int, ...]
+"""Engines of each pool."""
 
 
 class Site:
-    """A contract's service on modelled engines, with the plan's limits and zones where there is one."""
+    """A contract's service on modelled engines; pools come by the length of their prompts."""
 
-    def __init__(
-        self, contract: Contract, model: EngineModel, traffic: Traffic, plan: Plan | None = None
-    ) -> None:
-        check_pools(contract)
+    def __init__(self, contract: Contract, pools: Sequence[SimPool], traffic: Traffic) -> None:
         self.contract = contract
-        self.model = engine_of(contract, model, plan)
+        self.pools = pools
         self.traffic = traffic
-        self._plan = plan
         self.classes: list[SimClass] = sim_classes(
             contract.classes, terms_of(contract.classes, contract.admission.holdback)
         )
@@ -91,18 +119,19 @@ class Site:
         asked = {source.class_name for source in self.traffic.mix.sources if source.share}
         return [name for name, each in self.contract.classes.items() if binds(each) and name in asked]
 
-    def gpus(self, engines: int) -> int | None:
+    def gpus(self, engines: Counts) -> int | None:
         """Return the GPUs of so many engines; None of a back end without."""
         engine = self.contract.engine
-        return engines * engine.tensor_parallel * engine.pipeline_parallel if engine.gpu else None
+        return sum(engines) * engine.tensor_parallel * engine.pipeline_parallel if engine.gpu else None
 
-    def run(self, engines: int, seed: int) -> list[Job]:
+    def run(self, engines: Counts, seed: int) -> list[Job]:
         """Simulate one seed on so many engines."""
         jobs = self.traffic.jobs(seed)
-        Simulation(self._admission(engines), self.classes, self.model).run(jobs)
+        models = [pool.model for pool in self.pools]
+        Simulation(self._admission(engines), self.classes, *models).run(jobs)
         return jobs
 
-    def runs(self, engines: int, seeds: Sequence[int]) -> list[list[Job]]:
+    def runs(self, engines: Counts, seeds: Sequence[int]) -> list[list[Job]]:
         """Simulate several seeds."""
         return [self.run(engines, seed) for seed in seeds]
 
@@ -134,7 +163,8 @@ class Site:
         return {name: good[name] / count[name] for name in count}
 
     def _kept_alone(self, job: Job, each: SimClass) -> bool:
-        engine = Engine(self.model)
+        starts = [pool.min_prompt_tokens for pool in self.pools]
+        engine = Engine(self.pools[bisect_right(starts, job.prompt_tokens) - 1].model)
         engine.submit(job, job.arrival_s)
         while engine.busy:
             engine.advance()
@@ -146,37 +176,36 @@ class Site:
         wanted = self.contract.objective.attainment
         return all(shares[name] >= wanted for name in self.binding) if self.binding else None
 
-    def engines_needed(self, seeds: Sequence[int], most: int, on_try: OnTry = lambda *_: None) -> int | None:
+    def engines_needed(
+        self, seeds: Sequence[int], most: int, on_try: OnTry = lambda *_: None
+    ) -> Counts | None:
         """Return the fewest engines with which every class that may not be shed keeps the objective, or None.
 
-        Doubles until it is kept, then halves the gap: attainment is taken to grow with the engines.
+        Doubles all pools until it is kept, then makes one after the other as small as it can be, that of the longest
+        prompts first: attainment is taken to grow with the engines of each.
         """
 
-        def enough(engines: int) -> bool:
+        @cache
+        def enough(engines: Counts) -> bool:
             rows = self.account(self.runs(engines, seeds))
             on_try(engines, {row.class_name: row.attainment for row in rows if row.attainment is not None})
             return bool(self.keeps(rows))
 
-        short, engines = 0, 1
+        engines, most_each = (1,) * len(self.pools), most // len(self.pools)
         while not enough(engines):
-            if engines >= most:
+            if engines[0] >= most_each:
                 return None
-            short, engines = engines, min(2 * engines, most)
-        while engines - short > 1:
-            middle = (short + engines) // 2
-            short, engines = (short, middle) if enough(middle) else (middle, engines)
+            engines = (min(2 * engines[0], most_each),) * len(self.pools)
+        for index in reversed(range(len(self.pools))):
+            # One pool alone was tried with half of them.
+            short = 0 if len(self.pools) > 1 else engines[0] // 2
+            while engines[index] - short > 1:
+                middle = (short + engines[index]) // 2
+                fewer = (*engines[:index], middle, *engines[index + 1 :])
+                short, engines = (short, fewer) if enough(fewer) else (middle, engines)
         return engines
 
-    def _zones(self) -> Zones:
-        model = self.model
-        if self._plan is not None:
-            return self._plan.zones
-        longest = model.kv_tokens
-        limits = EngineLimits(
-            model.max_batch_size, longest, longest, model.max_num_tokens, model.tokens_per_block
-        )
-        return zones_of(limits, model.kv_tokens, self.contract.admission.kv_fraction)
-
-    def _admission(self, engines: int) -> Admission:
+    def _admission(self, engines: Counts) -> Admission:
+        first, *longer = (pool.spec(count) for pool, count in zip(self.pools, engines, strict=True))
         rules = self.contract.admission
-        return Admission(rules, self._zones(), self.model.tokens_per_block, backends=engines)
+        return Admission(rules, first.zones, first.tokens_per_block, backends=first.backends, longer=longer)

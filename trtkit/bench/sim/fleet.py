@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
@@ -33,8 +33,8 @@ def sim_classes(classes: Mapping[str, ServiceClass], terms: Mapping[str, Terms])
 class Fleet:
     """Some engines that run side by side; knows which has its next event when."""
 
-    def __init__(self, model: EngineModel, engines: int) -> None:
-        self.engines = [Engine(model) for _ in range(engines)]
+    def __init__(self, models: Iterable[EngineModel]) -> None:
+        self.engines = [Engine(model) for model in models]
         self._agenda: list[tuple[float, int]] = []
 
     def submit(self, index: int, job: Job, now_s: float) -> None:
@@ -65,7 +65,7 @@ class Fleet:
 
 def pass_through(jobs: Sequence[Job], model: EngineModel, engines: int = 1) -> None:
     """Send every request to the next engine in turn as it comes: what a Triton without proxy does."""
-    fleet = Fleet(model, engines)
+    fleet = Fleet([model] * engines)
     for number, job in enumerate(jobs):
         while fleet.next_s() <= job.arrival_s:
             fleet.advance()
@@ -75,12 +75,13 @@ def pass_through(jobs: Sequence[Job], model: EngineModel, engines: int = 1) -> N
 
 
 class Simulation:
-    """Drives an :class:`Admission` as the proxy does."""
+    """Drives an :class:`Admission` as the proxy does; each of its pools has engines of one model."""
 
-    def __init__(self, admission: Admission, classes: Sequence[SimClass], model: EngineModel) -> None:
+    def __init__(self, admission: Admission, classes: Sequence[SimClass], *models: EngineModel) -> None:
         self.admission = admission
         self.classes = classes
-        self.fleet = Fleet(model, len(admission.backends))
+        pools = zip(admission.pools, models, strict=True)
+        self.fleet = Fleet(model for pool, model in pools for _ in pool.backends)
         self.refusals: dict[str, int] = {}
         self._jobs: dict[str, Job] = {}
 

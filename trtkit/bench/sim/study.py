@@ -84,7 +84,7 @@ class Policy:
             backends=cell.engines - self.long_engines,
             longer=self._longer(cell.engine),
         )
-        Simulation(admission, self._told(), cell.engine).run(jobs)
+        Simulation(admission, self._told(), *[cell.engine] * len(admission.pools)).run(jobs)
         return score(jobs, judged)
 
     def _longer(self, engine: EngineModel) -> list[PoolSpec]:
