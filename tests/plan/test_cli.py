@@ -169,3 +169,13 @@ def test_a_reader_sees_why_values_are_what_they_are():
     assert "not given: trtkit's own; the model has 131,072" in text
     assert "pace" in run(SMALL).stdout
     assert "unknown" in run(SMALL).stdout
+
+
+def test_each_pool_has_a_plan_of_its_own():
+    pools = "--set", "pools={standard: {}, long: {min_prompt_tokens: 1000, limits: {max_batch_size: 2}}}"
+    plans = json.loads(run(SMALL, *pools, "--output", "json").stdout)["pools"]
+    assert [each["plan"]["limits"]["max_batch_size"] for each in plans.values()] == [32, 2]
+    one = json.loads(run(SMALL, *pools, "--pool", "long", "--output", "json").stdout)
+    assert one == {"schema": 1, "pools": {"long": plans["long"]}}
+    with pytest.raises(InputError, match="a question about one of them"):
+        run(SMALL, *pools, "--solve", "max_batch_size")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trtkit.cli.console import Output, progress, say, show, show_json, warn
-from trtkit.cli.options import OutputOption, SetOption
+from trtkit.cli.options import OutputOption, PoolOption, SetOption
 from trtkit.contract.formats import BackendName, KvCacheFormat, WeightFormat
 from trtkit.errors import InputError
 
@@ -131,6 +131,7 @@ def plan(
     silicon: _Silicon = False,
     step: _Step = None,
     layer_wise: _LayerWise = False,
+    pool: PoolOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Resolve a contract: effective limits, memory, the three zones that the proxy enforces, and speed."""
@@ -159,14 +160,20 @@ def plan(
     question = _with_workload(question, prompt_tokens, output_tokens, calibration)
     if silicon:
         question = question.with_silicon()
+    pools = question.by_pool(pool)
+    if step is None and not compare and solve is None:
+        _plan(pools, output)
+        return
+    if len(pools) > 1:
+        message = f"the contract has the pools {', '.join(pools)}, and this is a question about one of them"
+        raise InputError(message, hint=f"name one: --pool {next(iter(pools))}")
+    (question,) = pools.values()
     if step is not None:
         _step(question, step, layer_wise, output)
     elif compare:
         _compare(question, _field(gpu, weights, tp), html, output)
     elif solve is not None:
         _solve(question, solve, output)
-    else:
-        _plan(question, output)
 
 
 def _check_options(given: Mapping[str, Any]) -> None:
@@ -228,16 +235,19 @@ def _with_workload(
     return replace(question, workload=workload, measured=measured, measured_file=str(calibration or ""))
 
 
-def _plan(question: Question, output: Output) -> None:
+def _plan(pools: Mapping[str, Question], output: Output) -> None:
     from trtkit.plan.measured import engine_id
     from trtkit.plan.render import render
 
-    resolved = question.answer()
-    warn(resolved.warnings)
+    documents: dict[str, Any] = {}
+    for name, question in pools.items():
+        resolved = question.answer()
+        warn(resolved.warnings)
+        documents[name] = {"plan": asdict(resolved), "engine": asdict(engine_id(resolved))}
+        if output is Output.TEXT:
+            show(f"pool {name}\n" * bool(name) + render(resolved))
     if output is Output.JSON:
-        show_json({"schema": 1, "plan": asdict(resolved), "engine": asdict(engine_id(resolved))})
-    else:
-        show(render(resolved))
+        show_json({"schema": 1, **documents.get("", {"pools": documents})})
 
 
 def _step(question: Question, step: Step, layer_wise: bool, output: Output) -> None:

@@ -54,6 +54,14 @@ class Question:
         """The contract."""
         return self.file.contract
 
+    def by_pool(self, pool: str | None = None) -> dict[str, Question]:
+        """Return the question of each of the contract's pools, or of one; ``""`` where it has none.
+
+        Raises:
+            InputError: There is no such pool.
+        """
+        return {name: replace(self, file=file) for name, file in self.file.of_pools(pool).items()}
+
     def answer(self) -> Plan:
         """Return the plan, with the warnings of model and contract.
 
