@@ -21,8 +21,8 @@ from pathlib import Path
 
 from chart import Bar, Better, Panel, draw
 
-from trtkit.contract.models import Admission as AdmissionRules
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.admission import Admission as AdmissionRules
+from trtkit.contract.service import ServiceClass
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission import Admission, Dispatch, Request, TimeLimits, terms_of
 

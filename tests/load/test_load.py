@@ -7,7 +7,7 @@ from tests.proxy.fake_triton import final_chunk, model_config, read_int32, text_
 from trtkit.bench.capacity import measure_capacity
 from trtkit.bench.load import Target, fire_at, keep_busy
 from trtkit.bench.schedule import Shot
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.service import ServiceClass
 from trtkit.conventions import CLASS_HEADER, TENANT_HEADER
 from trtkit.errors import StageError, StartError
 from trtkit.proxy.admission import Outcome

@@ -7,7 +7,7 @@ import pytest
 from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.support import KV_SUPPORT, UNWRITTEN, WEIGHT_SUPPORT, Support
 from trtkit.catalog.trtllm import FLAGS, IMAGES, LINES, NEWEST, PROFILES
-from trtkit.contract.models import BackendName, KvCacheFormat, WeightFormat
+from trtkit.contract.formats import BackendName, KvCacheFormat, WeightFormat
 from trtkit.plan.support import kv_verdict, table, weights_verdict
 
 W, U, R = Support.WORKS, Support.UNCERTAIN, Support.REFUSED

@@ -18,8 +18,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tritonclient.grpc import service_pb2
 
 from tests.proxy.fake_triton import FakeTriton, final_chunk, text_chunk
-from trtkit.contract.models import Admission as AdmissionRules
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.admission import Admission as AdmissionRules
+from trtkit.contract.service import ServiceClass
 from trtkit.plan.types import EngineLimits, Zones
 from trtkit.proxy.config import Endpoint, PoolConfig, ProxyConfig
 from trtkit.proxy.server import Proxy

@@ -20,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.proxy.conftest import BLS, CLASSES, LIMITS, ask, infer_request, text_inputs, timed
 from tests.proxy.fake_triton import FakeTriton, final_chunk, text_chunk
-from trtkit.contract.models import ServiceClass, Timeouts
+from trtkit.contract.service import ServiceClass, Timeouts
 from trtkit.errors import EnvironmentLacks
 from trtkit.plan.types import EngineLimits, Zones
 from trtkit.proxy.config import Endpoint, PoolConfig

@@ -8,8 +8,8 @@ import pytest
 
 from tests.cli.conftest import trtkit  # noqa: F401 - a fixture
 from tests.proxy.conftest import CLASSES
+from trtkit.contract.admission import Admission as AdmissionRules
 from trtkit.contract.load import parse_contract
-from trtkit.contract.models import Admission as AdmissionRules
 from trtkit.errors import ContractError, InputError
 from trtkit.plan.types import EngineLimits, Zones
 from trtkit.proxy.config import Endpoint, PoolConfig, ProxyConfig, endpoints_of

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 from tests.cli.conftest import trtkit  # noqa: F401 - a fixture
 from tests.proxy.conftest import ask, infer_request, text_inputs
 from tests.proxy.fake_triton import final_chunk, text_chunk
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.service import ServiceClass
 from trtkit.errors import InputError
 from trtkit.proxy.admission import Constraint, EngineReport, Reason, Record
 from trtkit.proxy.decisions import DecisionLog

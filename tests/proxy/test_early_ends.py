@@ -13,7 +13,7 @@ import tritonclient.grpc as sync_triton
 
 from tests.proxy.conftest import BLS, CLASSES, ask, infer_request, text_inputs, timed, token_inputs
 from tests.proxy.fake_triton import final_chunk, text_chunk, three_tokens
-from trtkit.contract.models import ServiceClass, Timeouts
+from trtkit.contract.service import ServiceClass, Timeouts
 
 
 async def stalls(request, context):

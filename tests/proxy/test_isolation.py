@@ -10,8 +10,8 @@ import pytest
 
 from tests.proxy.conftest import ask
 from tests.proxy.fake_triton import final_chunk, text_chunk
-from trtkit.contract.models import Admission as AdmissionRules
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.admission import Admission as AdmissionRules
+from trtkit.contract.service import ServiceClass
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission import Admission, Dispatch, Refuse, Request, TimeLimits, terms_of
 

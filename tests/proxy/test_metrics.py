@@ -13,7 +13,7 @@ from tritonclient.utils import InferenceServerException
 
 from tests.proxy.conftest import CLASSES, ask
 from tests.proxy.fake_triton import final_chunk, text_chunk
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.service import ServiceClass
 from trtkit.proxy.admission import Outcome, Reason
 from trtkit.proxy.metrics import Metrics
 from trtkit.proxy.slo import Timeline, Verdict, judge, kept_all

@@ -17,7 +17,7 @@ import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
 from tests.proxy.conftest import BLS, CLASSES, ask, stream, text_inputs, timed
-from trtkit.contract.models import ServiceClass, Timeouts
+from trtkit.contract.service import ServiceClass, Timeouts
 from trtkit.errors import EnvironmentLacks
 from trtkit.triton.server import TritonServer
 

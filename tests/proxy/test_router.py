@@ -270,7 +270,7 @@ async def test_a_file_that_is_no_tokenizer_is_an_input_error(serve, fake, tmp_pa
 RUN = """
 import sys
 from tests.proxy.conftest import CLASSES, LIMITS
-from trtkit.contract.models import Admission
+from trtkit.contract.admission import Admission
 from trtkit.plan.types import Zones
 from trtkit.proxy.config import Endpoint, PoolConfig, ProxyConfig
 from trtkit.proxy.server import run

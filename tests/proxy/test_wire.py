@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 
 from tests.proxy.conftest import LIMITS, infer_request, text_inputs, token_inputs
 from tests.proxy.fake_triton import TEXT, TOKENS, model_config
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.service import ServiceClass
 from trtkit.proxy.admission import Reason
 from trtkit.proxy.ending import Ending, Refusal
 from trtkit.proxy.intake import add_default_output, measure

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.service import ServiceClass
 
 
 @dataclass(frozen=True)

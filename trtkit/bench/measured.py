@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trtkit.bench.account import Sample
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.service import ServiceClass
 from trtkit.proxy.admission import Outcome, Reason
 from trtkit.proxy.slo import Timeline, Verdict, judge, kept_all
 

@@ -10,7 +10,7 @@ from trtkit.bench.experiment import BenchResult, Run
 from trtkit.bench.measured import Measured, verdict
 from trtkit.bench.plots import COLORS, Line, plot
 from trtkit.bench.summary import summary
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.service import ServiceClass
 from trtkit.proxy.admission import Outcome
 from trtkit.proxy.slo import Verdict
 

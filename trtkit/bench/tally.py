@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from trtkit.bench.account import percentile_ms
 from trtkit.bench.measured import Measured, verdict
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.service import ServiceClass
 from trtkit.proxy.admission import Outcome
 from trtkit.proxy.slo import Verdict
 

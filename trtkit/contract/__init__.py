@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trtkit.contract.load import ContractFile, load_contract
-    from trtkit.contract.models import Contract, ServiceClass
+    from trtkit.contract.models import Contract
+    from trtkit.contract.service import ServiceClass
 
 __all__ = ["Contract", "ContractFile", "ServiceClass", "load_contract"]
 
@@ -16,5 +17,5 @@ def __getattr__(name: str) -> Any:
     """Import the models when the first of them is asked for: a command line's help needs none."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "load" if name in {"ContractFile", "load_contract"} else "models"
+    home = {"Contract": "models", "ServiceClass": "service"}.get(name, "load")
     return getattr(import_module(f"{__name__}.{home}"), name)

@@ -13,8 +13,9 @@ from typing import Any, Union, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from trtkit.contract.models import NAME_HINT, Contract
+from trtkit.contract.models import Contract
 from trtkit.contract.old_names import OLD_KEYS, UNWRITTEN
+from trtkit.contract.scalars import NAME_HINT
 from trtkit.errors import ContractError, InputError, Problem
 
 Key = tuple[str | int, ...]

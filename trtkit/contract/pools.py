@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from trtkit.contract.section import Section
 
 if TYPE_CHECKING:
-    from trtkit.contract.models import Limits
+    from trtkit.contract.engine import Limits
 
 DEFAULT_POOL = "standard"
 """The pool of a contract that names none."""

@@ -10,8 +10,10 @@ from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.llmapi import ARGS, BLOCK_TOKENS
 from trtkit.catalog.support import NEAREST, NEAREST_KV, Support
 from trtkit.catalog.trtllm import LINES, LLMAPI_SINCE, NEWEST
+from trtkit.contract.engine import KvCache
 from trtkit.contract.formats import KvCacheFormat, WeightFormat
-from trtkit.contract.models import Calibration, Contract, KvCache, Quantization
+from trtkit.contract.models import Contract
+from trtkit.contract.quantization import Calibration, Quantization
 from trtkit.contract.speculation import SpeculationMode
 from trtkit.engine.exported import EXPORTED, WEIGHTS
 from trtkit.plan.support import Verdict, kv_verdict, weights_verdict

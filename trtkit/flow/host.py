@@ -13,7 +13,7 @@ from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.kernels import WORTH_COMPILING_BYTES
 from trtkit.contract.formats import WeightFormat
-from trtkit.contract.models import Quantization
+from trtkit.contract.quantization import Quantization
 from trtkit.errors import ContractError, Problem
 from trtkit.flow.plan import Question
 from trtkit.plan.host import Need, Part, conversion_need, layerwise_need, linear_bytes, whole_need

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trtkit.contract.engine import Engine
 from trtkit.contract.lora import Lora, LoraModule
-from trtkit.contract.models import Engine
 from trtkit.contract.speculation import Speculation, SpeculationMode
 
 FlagValue = bool | int | str

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from trtkit.contract.models import Contract, ServiceClass
+from trtkit.contract.models import Contract
+from trtkit.contract.service import ServiceClass
 from trtkit.plan.types import Basis, ClassPace, EngineLimits, Pace, Workload, Zones
 
 

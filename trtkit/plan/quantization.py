@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from trtkit.catalog.formats import KV_CACHE, SMOOTHQUANT, WEIGHTS
 from trtkit.catalog.model import ModelConfig
 from trtkit.contract.formats import BackendName, DType, KvCacheFormat, WeightFormat
-from trtkit.contract.models import Calibration, Contract, Quantization
+from trtkit.contract.models import Contract
+from trtkit.contract.quantization import Calibration, Quantization
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses, warns
 from trtkit.plan.layers import known_layers, layer_problems

@@ -9,9 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trtkit.contract.models import Admission as AdmissionRules
-from trtkit.contract.models import Contract, ServiceClass
+from trtkit.contract.admission import Admission as AdmissionRules
+from trtkit.contract.models import Contract
 from trtkit.contract.pools import DEFAULT_POOL, is_address
+from trtkit.contract.service import ServiceClass
 from trtkit.errors import InputError
 from trtkit.plan.types import EngineLimits, Plan, Zones
 from trtkit.proxy.admission import PoolSpec, Terms, terms_of

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.service import ServiceClass
 from trtkit.conventions import CLASS_HEADER
 from trtkit.plan.types import EngineLimits
 from trtkit.proxy.admission import NO_TERMS, Reason, Request, Terms, TimeLimits

@@ -10,7 +10,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.service import ServiceClass
 from trtkit.conventions import ENGINE_MODEL, METRIC_PREFIX, TEXT_MODELS
 from trtkit.proxy.admission import (
     UNSIZED,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trtkit.contract.models import Admission as AdmissionRules
+from trtkit.contract.admission import Admission as AdmissionRules
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission import (
     Admission,

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtkit.contract.models import Admission as AdmissionRules
+from trtkit.contract.admission import Admission as AdmissionRules
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission import Abort, Admission, Dispatch, Reason, Refuse, Request, State, TimeLimits
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtkit.contract.models import Admission as AdmissionRules
+from trtkit.contract.admission import Admission as AdmissionRules
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission import Admission, Dispatch, PoolSpec, Reason, Refuse, Request, State
 

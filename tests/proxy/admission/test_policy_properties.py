@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtkit.contract.models import Admission as AdmissionRules
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.admission import Admission as AdmissionRules
 from trtkit.contract.scheduling import OnInfeasible
+from trtkit.contract.service import ServiceClass
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission import (
     Abort,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.proxy.admission.scene import PROMISE, RATE, admission, order_of, request, sent, taught
-from trtkit.contract.models import ServiceClass
 from trtkit.contract.scheduling import OnInfeasible
+from trtkit.contract.service import ServiceClass
 from trtkit.proxy.admission import (
     Admission,
     Constraint,

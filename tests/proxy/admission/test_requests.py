@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from trtkit.contract.models import Admission as AdmissionRules
-from trtkit.contract.models import ServiceClass, Timeouts
+from trtkit.contract.admission import Admission as AdmissionRules
+from trtkit.contract.service import ServiceClass, Timeouts
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission import Abort, Admission, Dispatch, Reason, Refuse, Request, State, TimeLimits
 

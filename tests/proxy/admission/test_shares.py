@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.proxy.admission.scene import LOW, admission, request, sent, taught
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.service import ServiceClass
 from trtkit.proxy.admission import (
     Constraint,
     Reason,

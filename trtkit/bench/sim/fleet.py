@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from trtkit.bench.sim.engine import Engine, EngineModel, Job
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.service import ServiceClass
 from trtkit.proxy.admission import Abort, Admission, Decision, Dispatch, Request, Terms, TimeLimits
 
 

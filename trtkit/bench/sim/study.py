@@ -13,8 +13,8 @@ from trtkit.bench.sim.engine import EngineModel, Job
 from trtkit.bench.sim.fleet import SimClass, Simulation, pass_through, sim_classes
 from trtkit.bench.sim.score import Score, score
 from trtkit.bench.sim.workload import Source, draw_jobs, gamma_arrivals
-from trtkit.contract.models import Admission as AdmissionRules
-from trtkit.contract.models import ServiceClass
+from trtkit.contract.admission import Admission as AdmissionRules
+from trtkit.contract.service import ServiceClass
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission import Admission, PoolSpec, terms_of
 

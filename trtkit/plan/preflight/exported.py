@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from trtkit.catalog.llmapi import ARGS, BLOCK_TOKENS
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.trtllm import LINES, NEWEST
-from trtkit.contract.models import Contract, KvCache
+from trtkit.contract.engine import KvCache
+from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses
 from trtkit.plan.types import Plan

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from trtkit.contract.models import Admission as AdmissionRules
+from trtkit.contract.admission import Admission as AdmissionRules
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission.drain import ASSUMED_S
 from trtkit.proxy.admission.feedback import Feedback

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Sequence
 
-from trtkit.contract.models import Admission as AdmissionRules
+from trtkit.contract.admission import Admission as AdmissionRules
 from trtkit.contract.scheduling import OnInfeasible
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission.answers import Answers

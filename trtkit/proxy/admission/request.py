@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from trtkit.contract.models import ServiceClass
 from trtkit.contract.scheduling import OnInfeasible
+from trtkit.contract.service import ServiceClass
 from trtkit.proxy.admission.outcome import Reason
 from trtkit.proxy.admission.record import Constraint
 
