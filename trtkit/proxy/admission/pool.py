@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trtkit.contract.models import Admission as AdmissionRules
+from trtkit.contract.admission import Admission as AdmissionRules
 from trtkit.contract.scheduling import Order
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission.backend import Backend
@@ -44,6 +44,8 @@ class Pool:
         self._version = 0
         self._blocked_at = -1
         """Version of engines and queue at which nobody could go: nobody can until one of them changes."""
+        self._prefill_blocks = self._rest_blocks = True
+        """Whether it was the prefill zone, or KV and slots, that then kept somebody from going."""
         self._skip_ahead = rules.skip_ahead
         self._order = rules.order
         self._count = max(1, len(self.backends))
@@ -95,12 +97,21 @@ class Pool:
             self.stoppable[backend.index] = backend
         else:
             self.stoppable.pop(backend.index, None)
-        self._version += 1
+        if self._only is None or self._may_help(prefill_tokens, requests):
+            self._version += 1
         if self._only is None and backend.up:
             take_out(self._by_load, (backend.placed_load, backend.index, backend))
             backend.placed_load = backend.load
             self._least_loaded = []
             insort(self._by_load, (backend.placed_load, backend.index, backend))
+
+    def _may_help(self, prefill_tokens: int, requests: int) -> bool:
+        """Tell whether a change at the only engine may let somebody go who could not before."""
+        if prefill_tokens < 0 and not requests:
+            return self._prefill_blocks
+        if requests < 0 and not prefill_tokens:
+            return self._rest_blocks
+        return True
 
     def place_first(self, ticket: Ticket, now_s: float) -> Backend | None:
         """Return where a newcomer can go that is more urgent than all who wait, unless one of them is owed a turn."""
@@ -160,11 +171,14 @@ class Pool:
         starved = queue.starved(now_s)
         if starved is not None:
             return self._pair(starved, 1.0, now_s)
+        if queue is not self.queue:
+            return self._next_in_order(queue, now_s)
         version = self._version + queue.version
-        if version == self._blocked_at and queue is self.queue:
+        if version == self._blocked_at:
             return None
+        self._prefill_blocks = self._rest_blocks = False
         chosen = self._next_in_order(queue, now_s)
-        if chosen is None and queue is self.queue:
+        if chosen is None:
             self._blocked_at = version
         return chosen
 
@@ -211,6 +225,10 @@ class Pool:
                 backend.feedback.note_use()
         if blocker is not None:
             ledger.bind(ticket, blocker, share)
+            if blocker is Constraint.PREFILL:
+                self._prefill_blocks = True
+            else:
+                self._rest_blocks = True
         return None
 
     def _candidates(self) -> Sequence[Backend]:
