@@ -7,8 +7,9 @@ import pytest
 
 from tests.checkpoint.conftest import tiny_llama  # noqa: F401 - a fixture
 from tests.cli.test_jobs import contract  # noqa: F401 - a fixture
+from trtkit.canonical import canonical_json
 from trtkit.conventions import MANIFEST
-from trtkit.engine.manifest import canonical_json, read_manifest
+from trtkit.engine.manifest import read_manifest
 from trtkit.engine.store import Stage, Store
 
 

@@ -307,7 +307,7 @@ SHUFFLED = settings(
 def test_no_value_of_a_description_ends_in_a_traceback(tmp_path, data):
     origin = {"contract": {"path": "x"}, "source": {}, "target": {"sm": 90}, "tools": {}}
     engine = {"version": "1.1.0", "backend": "cpu", "pretrained_config": PRETRAINED, "build_config": {}}
-    manifest = {"schema": 2, "stage": "s", "key": "k", "inputs": {}, "facts": {}, "files": {}, "trtkit": "1"}
+    manifest = {"schema": 3, "stage": "s", "key": "k", "inputs": {}, "facts": {}, "files": {}, "trtkit": "1"}
     manifest |= {"origin": origin, "gate": {}, "digest": ""}
     for name, content in (
         ("hf", LLAMA_70B),

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.checkpoint.conftest import tiny_llama  # noqa: F401 - a fixture
+from trtkit.canonical import canonical_json
 from trtkit.catalog.formats import KV_CACHE, WEIGHTS
 from trtkit.catalog.trtllm import LINES
 from trtkit.contract.models import Contract
 from trtkit.conventions import MANIFEST
-from trtkit.engine.manifest import canonical_json
 from trtkit.engine.store import Stage, Store
 from trtkit.errors import ContractError, InputError, Severity
 from trtkit.flow.against import Target, compare, parse_target

@@ -7,8 +7,9 @@ import sys
 import pytest
 from filelock import FileLock
 
+from trtkit.canonical import canonical_json, content_key
 from trtkit.conventions import MANIFEST
-from trtkit.engine.manifest import canonical_json, content_key, read_manifest
+from trtkit.engine.manifest import read_manifest
 from trtkit.engine.store import CachePolicy, Stage, Store
 from trtkit.errors import EnvironmentLacks, InputError
 

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trtkit.canonical import canonical_json
 from trtkit.conventions import MANIFEST
 from trtkit.engine.keys import ROWS, contract_word, row_of
-from trtkit.engine.manifest import Manifest, canonical_json, read_manifest
+from trtkit.engine.manifest import Manifest, read_manifest
 from trtkit.engine.store import CachePolicy, Stage, Store
 from trtkit.errors import InputError
 

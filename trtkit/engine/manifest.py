@@ -1,4 +1,4 @@
-"""The manifest: what a build product is made of, in canonical JSON beside the product."""
+"""The manifest: what a build product is made of, in canonical JSON (RFC 8785) beside the product."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import trtkit
+from trtkit.canonical import canonical_json, content_key
 from trtkit.conventions import MANIFEST
 from trtkit.errors import InputError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _CHUNK_BYTES = 1 << 20
 _SMALL_BYTES = 1 << 20
 """What is read at every hit; larger files only where their time says that they may have changed."""
@@ -163,18 +164,6 @@ def _check_origin(origin: Mapping[str, Any]) -> None:
                 type(value) is not kind or any(type(each) is not inner for each in items)
             ):
                 raise TypeError(f"origin.{table}.{name} is {value!r}")
-
-
-def canonical_json(value: Mapping[str, Any]) -> str:
-    """Return JSON with sorted keys and no spaces, so that equal content has equal bytes."""
-    # JSON has no number that is not finite; such a measurement becomes the text "NaN" or "Infinity".
-    finite = json.loads(json.dumps(value), parse_constant=str)
-    return json.dumps(finite, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def content_key(inputs: Mapping[str, Any]) -> str:
-    """Return the SHA-256 (hex) of the canonical JSON of a stage's inputs."""
-    return hashlib.sha256(canonical_json(inputs).encode()).hexdigest()
 
 
 @cache

@@ -18,10 +18,11 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 import trtkit
+from trtkit.canonical import content_key
 from trtkit.checkpoint.staging import staged_folder
 from trtkit.conventions import MANIFEST
 from trtkit.engine.holds import Holds, is_free
-from trtkit.engine.manifest import Manifest, content_key, list_files, read_manifest
+from trtkit.engine.manifest import Manifest, list_files, read_manifest
 from trtkit.errors import EnvironmentLacks, InputError, Problem, Severity
 
 HOME_VARIABLE = "TRTKIT_HOME"

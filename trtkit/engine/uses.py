@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from trtkit.engine.manifest import content_key
+from trtkit.canonical import content_key
 
 USES = "contracts"
 """Folder of the store for these files."""

@@ -11,10 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trtkit.canonical import content_key
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.progress import Progress, silent
 from trtkit.checkpoint.staging import write_json
-from trtkit.engine.manifest import code_digest, content_key
+from trtkit.engine.manifest import code_digest
 from trtkit.engine.store import Stage, Store
 from trtkit.errors import InputError, StageError
 from trtkit.flow.gate import GateOptions, run_gate

@@ -11,10 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from trtkit.canonical import content_key
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.progress import Progress
 from trtkit.checkpoint.safetensors import read_metadata
-from trtkit.engine.manifest import code_digest, content_key
+from trtkit.engine.manifest import code_digest
 from trtkit.engine.store import CachePolicy, Stage, Store
 from trtkit.errors import EnvironmentLacks, Problem
 from trtkit.flow.inputs import MODEL_PACKAGES, data_digests, digests, source_digests, versions

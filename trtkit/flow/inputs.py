@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from trtkit.canonical import content_key
 from trtkit.checkpoint.hf import CONFIG_FILES, HfCheckpoint, read_json
-from trtkit.engine.manifest import content_key, digest_of
+from trtkit.engine.manifest import digest_of
 from trtkit.errors import InputError
 
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trtkit.canonical import content_key
 from trtkit.contract import ContractFile
-from trtkit.engine.manifest import content_key
 from trtkit.errors import ContractError, Problem, Severity
 from trtkit.quantize.calibrate import texts
 from trtkit.quantize.calibrate.data import Data, Record

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -115,8 +114,3 @@ def describe(
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-
-
-def digest_of(description: Mapping[str, Any]) -> str:
-    """Return one text that is the same for the same description."""
-    return hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()

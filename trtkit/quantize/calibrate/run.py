@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtkit.canonical import content_key
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.progress import Progress, silent
 from trtkit.errors import EnvironmentLacks
@@ -18,7 +19,7 @@ from trtkit.quantize.calibrate.head import head_ranges
 from trtkit.quantize.calibrate.layers import ModelLayers
 from trtkit.quantize.calibrate.needs import Needs, check_memory, estimate, give_back_memory
 from trtkit.quantize.calibrate.ranges import KvRecorder, Ranges, linear_modules, recording, rows_of
-from trtkit.quantize.calibrate.request import Request, check_settings, choose_group, describe, digest_of
+from trtkit.quantize.calibrate.request import Request, check_settings, choose_group, describe
 from trtkit.quantize.calibrate.rotation import keys_before_rotation, watching_key_norm
 from trtkit.quantize.calibrate.samples import SampleSet, draw
 from trtkit.quantize.calibrate.search import search_int4
@@ -103,7 +104,7 @@ class Calibration:
 
 def _key(description: Mapping[str, Any]) -> str:
     """Return what decides the numbers: whatever the texts are called, these are their tokens."""
-    return digest_of({name: value for name, value in description.items() if name != "data"})
+    return content_key({name: value for name, value in description.items() if name != "data"})
 
 
 def prepare(source: HfCheckpoint, request: Request) -> Calibration:
