@@ -63,14 +63,45 @@ def test_an_unknown_format_names_the_allowed_ones(write):
     ("section", "instead"),
     [
         ("engine: {limits: {max_output_len: 5}}", "engine.limits.max_seq_len"),
-        ("engine: {limits: {max_tokens_in_paged_kv_cache: 5}}", "engine.kv_cache.max_tokens"),
-        ("engine: {kv_cache: {free_gpu_memory_fraction: 0.9}}", "engine.kv_cache.memory_fraction"),
-        ("engine: {enable_chunked_context: true}", "engine.chunked_context"),
+        (
+            "engine: {kv_cache: {gpu_memory_utilization: 0.9}}",
+            "engine.kv_cache.memory_fraction, of what is left",
+        ),
+        ("engine: {tp_size: 2, tensor_parallel: 2}", "engine.tensor_parallel"),
     ],
 )
 def test_another_tool_s_name_of_a_key_is_told_what_it_is_here(write, section, instead):
     (problem,) = problems_of(write(f"{CONTRACT}{section}\n")).values()
     assert problem.hint.startswith(f"write {instead}")
+
+
+@pytest.mark.parametrize(
+    ("section", "old", "new", "value"),
+    [
+        (
+            "limits: {max_tokens_in_paged_kv_cache: 5}",
+            "limits.max_tokens_in_paged_kv_cache",
+            "kv_cache.max_tokens",
+            5,
+        ),
+        (
+            "kv_cache: {free_gpu_memory_fraction: 0.8}",
+            "kv_cache.free_gpu_memory_fraction",
+            "kv_cache.memory_fraction",
+            0.8,
+        ),
+        ("enable_chunked_context: false", "enable_chunked_context", "chunked_context", False),
+    ],
+)
+def test_another_tool_s_name_of_the_same_value_is_taken_with_a_warning(write, section, old, new, value):
+    file = load_contract(write(f"{CONTRACT}engine: {{{section}}}\n"))
+    (warning,) = file.warnings
+    assert (warning.key, warning.hint) == (f"engine.{old}", f"write engine.{new}")
+    assert warning.line == CONTRACT.count("\n") + 1
+    found = file.contract.engine
+    for name in new.split("."):
+        found = getattr(found, name)
+    assert found == value
 
 
 def test_a_format_that_is_not_written_says_so(write):

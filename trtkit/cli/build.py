@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trtkit.cli.calibrate import calibration_progress
-from trtkit.cli.console import Output, say, show, show_json, warn
+from trtkit.cli.console import Output, read_contract, say, show, show_json, warn
 from trtkit.cli.options import CacheOption, ContractArgument, OutputOption, PoolOption, SetOption
 from trtkit.contract.formats import BackendName
 from trtkit.errors import InputError
@@ -47,13 +47,12 @@ def build(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Build engine and model repository, of each pool its own; what did not change comes from the store."""
-    from trtkit.contract import load_contract
     from trtkit.engine.store import CachePolicy, Store
     from trtkit.engine.tensorrt.backend import Builder
     from trtkit.flow.build import build as run_build
     from trtkit.flow.build import preview
 
-    file = load_contract(contract, overrides)
+    file = read_contract(contract, overrides)
     if (in_container or mpirun) and file.contract.engine.backend is not BackendName.TENSORRT:
         message = f"the {file.contract.engine.backend.value} back end runs no builder of TensorRT-LLM"
         raise InputError(message, hint="leave out --in-container and --mpirun")

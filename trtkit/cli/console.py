@@ -9,15 +9,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
 from trtkit.errors import ContractError, Problem, TrtkitError, VerificationError
+
+if TYPE_CHECKING:
+    from trtkit.contract import ContractFile
 
 ProgressCallback = Callable[[str, int, "int | None"], None]
 """``(what, done, total)``; ``total`` is None while unknown."""
@@ -62,6 +65,19 @@ def warn(warnings: Iterable[Problem]) -> None:
     """Show what is odd but does not stop the work."""
     for warning in warnings:
         say(f"warning: {warning}")
+
+
+def read_contract(path: Path, overrides: Sequence[str]) -> ContractFile:
+    """Read a contract, and tell what is odd about it.
+
+    Raises:
+        InputError: It is wrong.
+    """
+    from trtkit.contract import load_contract
+
+    file = load_contract(path, overrides)
+    warn(file.warnings)
+    return file
 
 
 def listening(host: str, grpc_port: int, metrics_port: int) -> str:

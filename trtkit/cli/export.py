@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trtkit.cli.console import many, say, show
+from trtkit.cli.console import many, read_contract, say, show
 from trtkit.cli.options import ContractArgument, SetOption
 from trtkit.errors import DriftError
 
@@ -46,11 +46,10 @@ def compose(
     ] = False,
 ) -> None:
     """Write a compose file for a host with GPUs: Triton for each pool, proxy, Prometheus."""
-    from trtkit.contract import load_contract
     from trtkit.flow.compose import compose_files
     from trtkit.triton.folder import drifts, write
 
-    files = compose_files(load_contract(contract, overrides))
+    files = compose_files(read_contract(contract, overrides))
     found = drifts(files, out)
     if check and found:
         for each in found:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trtkit.cli.console import Output, many, say, show, show_json
+from trtkit.cli.console import Output, many, read_contract, say, show, show_json
 from trtkit.cli.options import ContractArgument, OutputOption, SetOption
 from trtkit.contract.formats import BackendName
 
@@ -37,11 +37,10 @@ def migrate(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Say what stays, changes and is lost of a contract on another back end, and write the closest one."""
-    from trtkit.contract import load_contract
     from trtkit.flow.migrate import migrate as move
     from trtkit.flow.migrate import write_contract
 
-    file = load_contract(contract, overrides)
+    file = read_contract(contract, overrides)
     migration = move(file, to, gpu=gpu)
     if out is not None:
         write_contract(file, migration, out)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trtkit.cli.console import listening, progress, say, warn
+from trtkit.cli.console import listening, progress, read_contract, say, warn
 from trtkit.cli.options import ContractArgument, SetOption
 
 
@@ -53,7 +53,6 @@ def proxy(
     ] = LogLevel.WARNING,
 ) -> None:
     """Speak Triton's gRPC to services and keep the contract's promises; Ctrl-C drains, a second one forces."""
-    from trtkit.contract import load_contract
     from trtkit.engine.store import Store
     from trtkit.flow.pools import plan_pools
     from trtkit.flow.stages import need_tokenizer
@@ -63,7 +62,7 @@ def proxy(
     from trtkit.triton.ports import choose_ports
 
     choose_ports(("gRPC", "metrics"), (grpc_port, metrics_port), host=host)
-    file = load_contract(contract, overrides)
+    file = read_contract(contract, overrides)
     endpoints = endpoints_of(file.contract, upstream, engine_metrics)
     with progress() as report:
         source, plans = plan_pools(file, Store(), report)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtkit.cli.console import Output, fail, many, progress, say, show, show_json, warn
+from trtkit.cli.console import Output, fail, many, progress, read_contract, say, show, show_json, warn
 from trtkit.cli.options import OutputOption, PoolOption, SetOption
 from trtkit.errors import DriftError, InputError, Problem, Severity, VerificationError
 
@@ -63,7 +63,6 @@ def repo(
 
     Files that trtkit did not write are left alone.
     """
-    from trtkit.contract import load_contract
     from trtkit.engine.store import Store
     from trtkit.flow.repository import render_pools
 
@@ -75,7 +74,7 @@ def repo(
         raise InputError("no folder for the repository", hint="give one with -o")
     if line is not None:
         raise InputError("the contract says for which line", hint="--set engine.trtllm=X.Y instead of --line")
-    file = load_contract(contract, overrides)
+    file = read_contract(contract, overrides)
     with progress() as report:
         found = render_pools(file, Store(), report, mount=mount, pool=pool)
     places = {name: out / name if name != pool else out for name in found}

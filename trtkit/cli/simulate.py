@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trtkit.cli.console import Output, say, show, show_json, warn
+from trtkit.cli.console import Output, read_contract, say, show, show_json, warn
 from trtkit.cli.options import ContractArgument, OutputOption, SetOption
 from trtkit.errors import InputError, VerificationError
 
@@ -115,10 +115,9 @@ def simulate(
     """Drive the proxy's own admission with modelled engines: who keeps which promise, and with how many GPUs."""
     from trtkit.bench.mix import mix_of
     from trtkit.bench.sim.capacity import Site, Traffic
-    from trtkit.contract import load_contract
 
     _refuse_unused(trace, cv, engines, most)
-    file = load_contract(contract, overrides)
+    file = read_contract(contract, overrides)
     wanted = _counts(engines, list(file.contract.pools_by_length)) if engines is not None else None
     arrivals = _arrivals(trace, cv)
     pools, modelled, plan = _pools(file, config, engine)

@@ -13,6 +13,7 @@ from trtkit.cli.console import (
     Output,
     listening,
     plain_progress,
+    read_contract,
     run_until_signal,
     say,
     show,
@@ -43,14 +44,13 @@ def up(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Go the whole road once, from checkpoint to streamed answers, on this machine."""
-    from trtkit.contract import load_contract
     from trtkit.engine.store import Store
     from trtkit.flow.build import build
     from trtkit.flow.up import HOST, Load, Ports, check_served_here, serve_and_show
     from trtkit.triton.ports import choose_ports
 
     choose_ports(("gRPC", "metrics"), (grpc_port, metrics_port), host=HOST)
-    file, store = load_contract(contract, overrides), Store()
+    file, store = read_contract(contract, overrides), Store()
     check_served_here(file.contract)
     with calibration_progress() as report:
         built = build(file, store, report)

@@ -14,9 +14,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from trtkit.contract.models import Contract
-from trtkit.contract.old_names import OLD_KEYS, UNWRITTEN
+from trtkit.contract.old_names import OLD_KEYS, UNWRITTEN, rename
 from trtkit.contract.scalars import NAME_HINT
-from trtkit.errors import ContractError, InputError, Problem
+from trtkit.errors import ContractError, InputError, Problem, Severity
 
 Key = tuple[str | int, ...]
 
@@ -50,6 +50,8 @@ class ContractFile:
     """What was changed on the way, as ``a.b.c=value`` each."""
     pool: str = ""
     """The pool whose engine the contract is about; empty for the file as it is."""
+    warnings: tuple[Problem, ...] = ()
+    """Keys that stand under another name."""
 
     @property
     def changes(self) -> tuple[str, ...]:
@@ -115,11 +117,17 @@ def parse_contract(text: str, path: Path, overrides: Sequence[str] = ()) -> Cont
         raise ContractError([Problem("a contract is a mapping of keys to values", file=str(path), line=1)])
     for override in overrides:
         _apply(raw, lines, override)
+    warnings = []
+    for old, new in rename(raw):
+        line = lines.pop(old, None)
+        lines |= {new: line} if line else {}
+        hint = f"write {_dotted(new)}"
+        warnings.append(Problem("another tool's name", _dotted(old), hint, str(path), line, Severity.WARNING))
     try:
         contract = Contract.model_validate(raw)
     except ValidationError as error:
         raise ContractError([_explain(item, path, lines) for item in error.errors()]) from None
-    return ContractFile(contract, path, lines, tuple(overrides))
+    return ContractFile(contract, path, lines, tuple(overrides), warnings=tuple(warnings))
 
 
 def _parse(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Problem]]:

@@ -166,7 +166,9 @@ def question_of(file: ContractFile, config: Path | None, report: Report) -> Ques
     if config is None and not BACKENDS[file.contract.engine.backend.value].needs_gpu:
         source = file.contract.model.source
         opened = HfCheckpoint.open(resolve_source(source, file.path.parent, Store().root / "source", report))
-        return Question(file, opened.config, opened.warnings, opened.folder / _CONFIG, bare=False)
+        return Question(
+            file, opened.config, (*file.warnings, *opened.warnings), opened.folder / _CONFIG, bare=False
+        )
     return _question(file, config or _find_config(file), bare=False)
 
 
@@ -187,7 +189,7 @@ def _question(file: ContractFile, config: Path, *, bare: bool) -> Question:
         message = "the source is quantized already, and the plan counts the formats that it was given"
         hint = "give --weights and --kv-cache as the source has them"
         warnings.append(Problem(message, key, hint, str(config), severity=Severity.WARNING))
-    return Question(file, model, tuple(warnings), config, bare)
+    return Question(file, model, (*file.warnings, *warnings), config, bare)
 
 
 def _find_config(file: ContractFile) -> Path:
