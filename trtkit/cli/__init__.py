@@ -57,6 +57,7 @@ _EXTRA_OF = {
     "openvino_genai": "cpu",
     "torch": "calib",
     "transformers": "calib",
+    "lm_eval": "lm-eval",
 }
 """Top-level packages that come with an extra."""
 _WAYS_OUT = {

@@ -54,6 +54,38 @@ TaskFileOption = Annotated[
         rich_help_panel=_QUESTIONS,
     ),
 ]
+TaskOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--task",
+        help="Task, group or tag of lm-eval (extra lm-eval); may be given several times.",
+        show_default=False,
+        rich_help_panel=_QUESTIONS,
+    ),
+]
+TaskFolderOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="YAML files of tasks of one's own, with their data.",
+        show_default=False,
+        rich_help_panel=_QUESTIONS,
+    ),
+]
+TaskLimitOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Questions of each task at most.", show_default="all", rich_help_panel=_QUESTIONS
+    ),
+]
+ShotsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Examples in front of each question of a task.",
+        show_default="what the task says",
+        rich_help_panel=_QUESTIONS,
+    ),
+]
 PrecisionOption = Annotated[
     Precision,
     typer.Option(
@@ -92,6 +124,16 @@ MinAccuracyOption = Annotated[
         rich_help_panel=_LIMITS,
     ),
 ]
+MaxTaskLossOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Largest loss of any score of a task.",
+        show_default="reported only",
+        rich_help_panel=_LIMITS,
+    ),
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -108,30 +150,37 @@ def gate(
     samples: SamplesOption = 32,
     sample_tokens: SampleTokensOption = 512,
     task_file: TaskFileOption = None,
+    task: TaskOption = None,
+    task_folder: TaskFolderOption = None,
+    task_limit: TaskLimitOption = None,
+    shots: ShotsOption = None,
     precision: PrecisionOption = Precision.FLOAT32,
     max_kl: MaxKlOption = 0.05,
     min_top1: MinTop1Option = 0.9,
     max_ppl_ratio: MaxPplRatioOption = None,
     min_accuracy: MinAccuracyOption = None,
+    max_task_loss: MaxTaskLossOption = None,
     output: Annotated[GateOutput, typer.Option(help="Form of the report on stdout.")] = GateOutput.TEXT,
 ) -> None:
-    """Measure what quantizing has cost; exit status 6 when that is more than allowed.
-
-    Other tasks: export the checkpoint (`trtkit convert --export hf`) and run lm-eval on the folder.
-    """
+    """Measure what quantizing has cost; exit status 6 when that is more than allowed."""
     from trtkit.engine.store import Store
     from trtkit.flow.gate import GateOptions, gate_source
+    from trtkit.quantize.gate.harness import TaskChoice
     from trtkit.quantize.gate.limits import Limits
 
     if not math.isfinite(max_kl) or not math.isfinite(max_ppl_ratio or 1):
         raise InputError("a limit that nothing exceeds is none", hint="give a number")
+    if not task and any(each is not None for each in (task_folder, task_limit, shots, max_task_loss)):
+        message = "--task-folder, --task-limit, --shots and --max-task-loss are about tasks"
+        raise InputError(message, hint="name one with --task")
     options = GateOptions(
         data=data,
         samples=samples,
         sample_tokens=sample_tokens,
         task_file=task_file,
+        tasks=TaskChoice(tuple(task), task_folder, task_limit, shots) if task else None,
         dtype=precision.value,
-        limits=Limits(max_kl, min_top1, max_ppl_ratio, min_accuracy),
+        limits=Limits(max_kl, min_top1, max_ppl_ratio, min_accuracy, max_task_loss),
     )
     with progress() as update:
         report = gate_source(baseline, candidate, options, Store(), update)

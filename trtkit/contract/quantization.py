@@ -27,6 +27,29 @@ Alpha = Annotated[
 ]
 
 
+class LmEval(Section):
+    """Tasks of EleutherAI's lm-eval (the extra lm-eval) that source and quantized model are asked both."""
+
+    tasks: Annotated[list[Text], Field(min_length=1, examples=[["arc_easy"]])]
+    """Tasks, groups or tags of the kinds multiple_choice and loglikelihood; each is judged as one."""
+    folder: Text | None = None
+    """YAML files of tasks of one's own, with their data (dataset_path: json), relative to the contract."""
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """Questions of each task at most; left out, all."""
+    num_fewshot: Annotated[int, Field(ge=0)] | None = None
+    """Examples in front of each question; left out, what the task says."""
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 1234
+    """Decides which examples."""
+    max_loss: Fraction | None = None
+    """Largest loss of any score (of 0 to 1) against the source; left out, it is only reported."""
+
+    @model_validator(mode="after")
+    def _each_once(self) -> LmEval:
+        if len(set(self.tasks)) < len(self.tasks):
+            raise ValueError("tasks names one twice")
+        return self
+
+
 class Gate(Section):
     """How far the quantized model may be from its source; of 95 % intervals over the samples the worse end counts."""
 
@@ -48,6 +71,8 @@ class Gate(Section):
     """Questions with choices, as JSON lines (question, choices, answer), relative to the contract."""
     min_accuracy: Fraction | None = None
     """Smallest share of these that must be answered rightly; left out, it is only reported."""
+    lm_eval: LmEval | None = None
+    """Tasks of lm-eval; left out, none."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """What both are computed in; bfloat16 for models whose float32 copy does not fit, and without a floor."""
 

@@ -37,7 +37,7 @@ from trtkit.flow.calibrate import (
 from trtkit.flow.chain import Attempt, attempts
 from trtkit.flow.companions import Companions
 from trtkit.flow.convert import conversion_warnings
-from trtkit.flow.gate import GATES, check_gate, gate_warnings, options_of, refusal
+from trtkit.flow.gate import GATES, check_gate, gate_warnings, options_of, refusal, task_problem
 from trtkit.flow.inputs import source_files
 from trtkit.flow.overlap import overlap_warnings
 from trtkit.flow.stages import Way, draft_stages, stages
@@ -230,6 +230,8 @@ def preview(
     if (running or ways[0].gate) and (missing := missing_packages()):
         message = f"calibration and gate need {', '.join(missing)}, which is not installed"
         warnings.append(Problem(message, hint=INSTALL, severity=Severity.WARNING))
+    elif lacking := task_problem(ways[0].gate):
+        warnings.append(lacking)
     else:
         for calibrating in running:
             calibrating.check()

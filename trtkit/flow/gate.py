@@ -16,16 +16,18 @@ from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.checkpoint.staging import write_json
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint
 from trtkit.contract import ContractFile
+from trtkit.contract.quantization import LmEval
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.engine.keys import COMPILE
 from trtkit.engine.manifest import code_digest
 from trtkit.engine.slots.folder import GRAPH_BACKENDS
 from trtkit.engine.slots.reader import GraphReader
 from trtkit.engine.store import Stage, Store
-from trtkit.errors import InputError, Problem, VerificationError
+from trtkit.errors import EnvironmentLacks, InputError, Problem, Severity, VerificationError
 from trtkit.flow.inputs import data_digests, source_digests, versions
 from trtkit.flow.words import contract_words, in_words
 from trtkit.quantize.gate.baseline import Baseline, write_baseline
+from trtkit.quantize.gate.harness import PACKAGE, TaskChoice, Tasks, need_lm_eval, open_tasks
 from trtkit.quantize.gate.judge import Exam, Judged
 from trtkit.quantize.gate.limits import Limits
 from trtkit.quantize.gate.model import load_candidate
@@ -42,6 +44,7 @@ _OPTIONS = {
     "--data": "quantization.gate.data",
     "--sample-tokens": "quantization.gate.sample_tokens:",
     "--samples": "quantization.gate.samples",
+    "--shots": "quantization.gate.lm_eval.num_fewshot",
 }
 BOTH = ("checkpoint", "engine")
 REPORT, PAGE = "report.json", "report.html"
@@ -56,6 +59,8 @@ class GateOptions:
     samples: int = 32
     sample_tokens: int = 512
     task_file: Path | None = None
+    tasks: TaskChoice | None = None
+    """Of lm-eval; None for none."""
     dtype: str = "float32"
     """Data type of weights and sums, of baseline and candidate alike."""
     limits: Limits = field(default_factory=Limits)
@@ -89,10 +94,22 @@ def options_of(file: ContractFile) -> GateOptions | None:
         samples=gate.samples,
         sample_tokens=gate.sample_tokens,
         task_file=base / gate.task_file if gate.task_file else None,
+        tasks=_choice(gate.lm_eval, base) if gate.lm_eval else None,
         dtype=gate.precision,
-        limits=Limits(gate.max_kl, gate.min_top1, gate.max_ppl_ratio, gate.min_accuracy),
+        limits=Limits(
+            gate.max_kl,
+            gate.min_top1,
+            gate.max_ppl_ratio,
+            gate.min_accuracy,
+            gate.lm_eval.max_loss if gate.lm_eval else None,
+        ),
         on=tuple(gate.on or (BOTH if file.contract.engine.backend.shows_logits else BOTH[:1])),
     )
+
+
+def _choice(asked: LmEval, base: Path) -> TaskChoice:
+    folder = base / asked.folder if asked.folder else None
+    return TaskChoice(tuple(asked.tasks), folder, asked.limit, asked.num_fewshot, asked.seed)
 
 
 @dataclass(frozen=True)
@@ -121,7 +138,11 @@ def gate_stage(judged: Judgement, options: GateOptions, store: Store, progress: 
         (out / PAGE).write_text(page(report), encoding="utf-8")
         return {**report.summary(), "tried": list(judged.tried)}
 
-    asked = {"data": data_digests(options.data), "task_file": data_digests(options.task_file)}
+    asked = {
+        "data": data_digests(options.data),
+        "task_file": data_digests(options.task_file),
+        "tasks": _task_digests(options.tasks),
+    }
     told = {name: value for name, value in asdict(options).items() if name != "on"}
     inputs: dict[str, Any] = {
         "code": code_digest(),
@@ -132,6 +153,15 @@ def gate_stage(judged: Judgement, options: GateOptions, store: Store, progress: 
         "versions": versions(),
     }
     return Stage(ENGINE_GATE if is_engine else GATE, inputs, run, (REPORT, PAGE))
+
+
+def _task_digests(choice: TaskChoice | None) -> dict[str, Any] | None:
+    if choice is None:
+        return None
+    files = data_digests(choice.folder) or {}
+    # Tasks may be Python too.
+    read = {name: digest for name, digest in files.items() if "__pycache__" not in name}
+    return {**asdict(choice), "folder": read, **versions([PACKAGE])}
 
 
 def refusal(tried: Sequence[Mapping[str, Any]], report: Path) -> VerificationError:
@@ -149,10 +179,22 @@ def check_gate(source: HfCheckpoint, options: GateOptions) -> None:
     """Refuse what cannot be asked, before anything is done.
 
     Raises:
-        InputError: Texts or questions cannot be used with this model.
+        EnvironmentLacks: lm-eval is asked for and not installed.
+        InputError: Texts, questions or tasks cannot be used with this model.
     """
     with contract_words(_OPTIONS):
         _ = _asked(source, options)
+
+
+def task_problem(options: GateOptions | None) -> Problem | None:
+    """Return what this machine lacks for the tasks of lm-eval, where there are some."""
+    try:
+        if options and options.tasks:
+            need_lm_eval()
+    except EnvironmentLacks as error:
+        key = "quantization.gate.lm_eval"
+        return Problem(error.message, key=key, hint=error.hint, severity=Severity.WARNING)
+    return None
 
 
 def gate_warnings(facts: Mapping[str, Any]) -> Iterator[Problem]:
@@ -162,12 +204,15 @@ def gate_warnings(facts: Mapping[str, Any]) -> Iterator[Problem]:
         yield replace(each, key=f"quantization.gate.{each.key}", hint=in_words(each.hint, _OPTIONS))
 
 
-def _asked(source: HfCheckpoint, options: GateOptions) -> tuple[Samples, tuple[Question, ...]]:
+def _asked(source: HfCheckpoint, options: GateOptions) -> tuple[Samples, tuple[Question, ...], Tasks | None]:
+    tasks = open_tasks(options.tasks) if options.tasks else None
     samples = take_samples(source, options.data, count=options.samples, length_tokens=options.sample_tokens)
     questions = read_questions(options.task_file) if options.task_file else ()
     if options.task_file:
         check_questions(questions, options.task_file, source)
-    return samples, questions
+    if tasks:
+        tasks.check(source, open_tokenizer(source))
+    return samples, questions, tasks
 
 
 def run_gate(
@@ -177,25 +222,26 @@ def run_gate(
 
     Raises:
         InputError: Candidate and source are of different models, or one of them cannot be run.
-        EnvironmentLacks: torch or transformers is not installed.
+        EnvironmentLacks: torch, transformers, or the lm-eval that is asked for is not installed.
     """
     if options.limits.min_accuracy is not None and options.task_file is None:
         raise InputError("a smallest accuracy needs questions", hint="give a task file")
     engine = _is_engine(candidate)
-    samples, questions = _asked(source, options)
+    samples, questions, tasks = _asked(source, options)
     # Checked before the baseline, which takes minutes.
     opened = None if engine else Candidate.open(TrtllmCheckpoint.open(candidate), source)
 
     def fill(out: Path) -> dict[str, Any]:
-        write_baseline(source, samples, questions, out, dtype=options.dtype, progress=progress)
+        write_baseline(source, samples, questions, tasks, out, dtype=options.dtype, progress=progress)
         return {"samples": len(samples.sequences), "tokens": samples.num_tokens}
 
-    product = store.produce(Stage("baseline", _baseline_inputs(source, samples, options), fill))
+    product = store.produce(Stage("baseline", _baseline_inputs(source, samples, tasks, options), fill))
     exam = Exam(
         baseline=Baseline.open(product.path),
-        source=str(source.folder),
+        source=source,
         samples=samples,
         questions=questions,
+        tasks=tasks,
         tokenizer=open_tokenizer(source),
         limits=options.limits,
         dtype=options.dtype,
@@ -208,12 +254,15 @@ def run_gate(
     return exam.judge(judged, progress)
 
 
-def _baseline_inputs(source: HfCheckpoint, samples: Samples, options: GateOptions) -> dict[str, Any]:
+def _baseline_inputs(
+    source: HfCheckpoint, samples: Samples, tasks: Tasks | None, options: GateOptions
+) -> dict[str, Any]:
     return {
         "code": code_digest(),
         "source": source_digests(source),
         "samples": samples.digest,
         "task": data_digests(options.task_file),
+        "lm_eval": {"asked": tasks.digest, **versions([PACKAGE])} if tasks else None,
         "dtype": options.dtype,
         "versions": versions(),
     }

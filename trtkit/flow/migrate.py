@@ -185,6 +185,7 @@ def _paths(contract: Contract) -> Iterator[str]:
         yield contract.model.source
     asked = engine.speculation
     gate = (formats.gate.data, formats.gate.task_file) if formats.gate else ()
+    tasks = formats.gate.lm_eval.folder if formats.gate and formats.gate.lm_eval else None
     drafts = (asked.draft, asked.checkpoint) if asked else ()
-    named = (formats.calibration.data, *gate, *drafts, *(engine.lora.adapters if engine.lora else ()))
+    named = (formats.calibration.data, *gate, tasks, *drafts, *(engine.lora.adapters if engine.lora else ()))
     yield from (path for path in named if path)

@@ -19,6 +19,7 @@ from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.progress import Progress
 from trtkit.errors import VerificationError
 from trtkit.quantize.gate.executor import Floats
+from trtkit.quantize.gate.harness import Scores, Tasks
 from trtkit.quantize.gate.metrics import Comparison, compare, log_softmax
 from trtkit.quantize.gate.model import load_source
 from trtkit.quantize.gate.samples import Samples, open_tokenizer
@@ -38,6 +39,8 @@ class Baseline:
     """The baseline in bfloat16 against itself in float32, sample by sample; none where that was not measured."""
     right: npt.NDArray[np.bool_]
     """Which questions it answers rightly."""
+    scores: Scores
+    """What it reaches in tasks of lm-eval."""
     layers: tuple[Floats, ...]
     """What each layer hands on of the first sample; 32 layers of 512 x 4096 values are 268 MB."""
 
@@ -50,7 +53,11 @@ class Baseline:
                 Comparison(*(rest[f"floor{index}.{name}"] for name in _FIELDS))
                 for index in range(int(rest["num_floor"]))
             )
-            return cls(folder, floor, rest["right"], layers)
+            scores = {
+                (str(name), str(metric)): rest[f"scores{index}"]
+                for index, (name, metric) in enumerate(rest["scored"])
+            }
+            return cls(folder, floor, rest["right"], scores, layers)
 
     def log_probabilities(self, sample: int) -> npt.NDArray[np.float16]:
         """Return those of a sample."""
@@ -62,12 +69,13 @@ def write_baseline(
     source: HfCheckpoint,
     samples: Samples,
     questions: Sequence[Question],
+    tasks: Tasks | None,
     folder: Path,
     *,
     dtype: str,
     progress: Progress,
 ) -> None:
-    """Run the source over samples and questions, and write what it answers into the empty folder.
+    """Run the source over samples, questions and tasks, and write what it answers into the empty folder.
 
     In float32 the same weights run a second time in bfloat16: what they differ by is the floor, below which no
     difference means anything.
@@ -87,6 +95,7 @@ def write_baseline(
     rest: dict[str, Any] = {f"layer{index}": values for index, values in enumerate(layers)}
     rest["num_layers"] = len(layers)
     rest["right"] = np.fromiter(answers(executor, tokenizer, questions), np.bool_)
+    rest |= _scored(tasks.scores(executor, source, tokenizer, progress, "baseline") if tasks else {}, source)
     rest["num_floor"] = len(samples.sequences) if has_floor else 0
     if has_floor:
         executor.round_weights("bfloat16")
@@ -96,6 +105,19 @@ def write_baseline(
             report(total // 2 + total // 2 * (index + 1) // len(samples.sequences), total)
     report(total, total)
     np.savez(folder / _REST, **rest)
+
+
+def _scored(scores: Scores, source: HfCheckpoint) -> dict[str, npt.NDArray[Any]]:
+    for (name, _), values in scores.items():
+        if not np.isfinite(values).all():
+            message = f"the baseline itself gives logits that are not finite (task {name})"
+            raise VerificationError(
+                message, path=source.folder, hint="the model is damaged: download it again"
+            )
+    arrays: dict[str, npt.NDArray[Any]] = {
+        f"scores{index}": each for index, each in enumerate(scores.values())
+    }
+    return arrays | {"scored": np.array([*scores], np.str_).reshape(-1, 2)}
 
 
 def _finite(values: Floats, sample: int, source: HfCheckpoint) -> npt.NDArray[np.float16]:

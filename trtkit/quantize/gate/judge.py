@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.progress import Progress
 from trtkit.errors import InputError
 from trtkit.quantize.gate.baseline import Baseline
 from trtkit.quantize.gate.executor import Executor, Floats, Tokens
+from trtkit.quantize.gate.harness import Scores, Tasks
 from trtkit.quantize.gate.limits import Limits
-from trtkit.quantize.gate.metrics import Comparison, Interval, compare, mean, perplexity_ratio, share
-from trtkit.quantize.gate.report import Measure, Report, WorstToken
+from trtkit.quantize.gate.metrics import Comparison, Interval, compare, loss, mean, perplexity_ratio, share
+from trtkit.quantize.gate.report import Measure, Report, TaskScore, WorstToken
 from trtkit.quantize.gate.samples import Samples
 from trtkit.quantize.gate.task import Question, answers
 
@@ -42,9 +44,10 @@ class Exam:
     """What both are asked."""
 
     baseline: Baseline
-    source: str
+    source: HfCheckpoint
     samples: Samples
     questions: Sequence[Question]
+    tasks: Tasks | None
     tokenizer: Any
     limits: Limits
     dtype: str
@@ -60,8 +63,9 @@ class Exam:
         bad = tuple(index for index, each in enumerate(found) if not each.is_finite)
         right = [*answers(judged.executor, self.tokenizer, self.questions)]
         asked = bool(self.questions)
+        scores = self._scores(judged, progress)
         return Report(
-            baseline=self.source,
+            baseline=str(self.source.folder),
             candidate=judged.path,
             executor=judged.kind,
             algorithm=judged.algorithm,
@@ -71,9 +75,14 @@ class Exam:
             samples_asked=self.samples.asked,
             num_tokens=self.samples.num_tokens,
             dtype=self.dtype,
-            measures=(*self._measures(finite), *([self._accuracy(right)] if asked else [])),
+            measures=(
+                *self._measures(finite),
+                *([self._accuracy(right)] if asked else []),
+                *self._losses(scores),
+            ),
             non_finite_samples=bad,
             baseline_accuracy=float(self.baseline.right.mean()) if asked else None,
+            tasks=tuple(self._task_scores(scores)),
             layer_errors=self._layer_errors(judged),
             weight_errors=judged.weight_errors,
             worst=self._worst(found),
@@ -115,6 +124,21 @@ class Exam:
 
     def _accuracy(self, right: Sequence[bool]) -> Measure:
         return Measure("accuracy", share(right), self.limits.min_accuracy, upper=False)
+
+    def _scores(self, judged: Judged, progress: Progress) -> Scores:
+        if self.tasks is None:
+            return {}
+        return self.tasks.scores(judged.executor, self.source, self.tokenizer, progress, "candidate")
+
+    def _losses(self, scores: Scores) -> Iterator[Measure]:
+        for (name, metric), values in scores.items():
+            lost = loss(self.baseline.scores[name, metric], values)
+            yield Measure(f"{name} {metric} loss", lost, self.limits.max_task_loss, upper=True)
+
+    def _task_scores(self, scores: Scores) -> Iterator[TaskScore]:
+        for (name, metric), values in scores.items():
+            before = self.baseline.scores[name, metric]
+            yield TaskScore(name, metric, len(values), float(before.mean()), float(values.mean()))
 
     def _layer_errors(self, judged: Judged) -> tuple[float, ...]:
         if judged.layers is None:

@@ -17,3 +17,5 @@ class Limits:
     """Largest perplexity, times the baseline's."""
     min_accuracy: float | None = None
     """Smallest share of questions that are answered rightly."""
+    max_task_loss: float | None = None
+    """Largest loss of any score of a task of lm-eval."""

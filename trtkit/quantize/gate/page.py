@@ -33,6 +33,7 @@ def page(report: Report) -> str:
         _about(report),
         "<h2>Measures</h2>",
         _measures(report),
+        *_tasks(report),
         *_tried(report),
         *_layers(report),
         *_weights(report),
@@ -77,6 +78,26 @@ def _measure(measure: Measure) -> str:
         f"<td>{interval_chart(measure)}</td>",
     ]
     return f"<tr>{''.join(cells)}</tr>"
+
+
+def _tasks(report: Report) -> list[str]:
+    if not report.tasks:
+        return []
+    rows = [
+        _row(
+            (
+                escape(each.task),
+                escape(each.metric),
+                f"{each.num_questions:,}",
+                f"{each.candidate:.4f}",
+                f"{each.baseline:.4f}",
+            ),
+            numbers=range(2, 5),
+        )
+        for each in report.tasks
+    ]
+    head = ("task", "metric", "questions", "candidate", "baseline")
+    return ["<h2>Tasks of lm-eval</h2>", _table(head, rows, numbers=range(2, 5))]
 
 
 def _tried(report: Report) -> list[str]:

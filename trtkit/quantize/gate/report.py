@@ -57,6 +57,17 @@ class WorstToken:
 
 
 @dataclass(frozen=True)
+class TaskScore:
+    """What both reach in a task of lm-eval."""
+
+    task: str
+    metric: str
+    num_questions: int
+    baseline: float
+    candidate: float
+
+
+@dataclass(frozen=True)
 class Report:
     """The whole of it."""
 
@@ -74,6 +85,7 @@ class Report:
     measures: tuple[Measure, ...]
     non_finite_samples: tuple[int, ...] = ()
     baseline_accuracy: float | None = None
+    tasks: tuple[TaskScore, ...] = ()
     layer_errors: tuple[float, ...] = ()
     """Of each layer's output on the first sample, relative to its size."""
     weight_errors: Mapping[str, float] = field(default_factory=dict)
@@ -126,6 +138,7 @@ class Report:
             "verdict": "pass" if self.passes else "fail",
             "reasons": list(self.reasons()),
             "measures": figures,
+            "tasks": [asdict(each) for each in self.tasks],
         }
         found: dict[str, Any] = _without_nan(fields)
         return found
@@ -149,6 +162,9 @@ class Report:
         lines = [head, *(_line(measure) for measure in self.measures)]
         if self.baseline_accuracy is not None:
             lines.append(f"{'baseline accuracy':<22}{self.baseline_accuracy:>10.4f}")
+        for each in self.tasks:
+            scores = f"{each.candidate:.4f}, baseline {each.baseline:.4f}"
+            lines.append(f"{each.task} {each.metric}: {scores}, {each.num_questions:,} questions")
         lines.append(f"{self.num_samples} samples, {self.num_tokens:,} tokens of {self.data}")
         verdict = "pass" if self.passes else "FAIL"
         return "\n".join(

@@ -64,7 +64,7 @@ def take_samples(source: HfCheckpoint, data: Path | None, *, count: int, length_
         message = f"samples of {length_tokens:,} tokens cannot be read: the model takes {limit:,}"
         raise InputError(message, path=source.folder, hint=f"--sample-tokens {min(512, limit)}")
     tokenizer = open_tokenizer(source)
-    start = _start(tokenizer, source)
+    start = start_tokens(tokenizer, source)
     room = length_tokens - len(start)
     origin = BUILTIN if data is None else str(data)
     pieces: list[Tokens] = []
@@ -108,7 +108,7 @@ def open_tokenizer(source: HfCheckpoint) -> Any:
     return tokenizer
 
 
-def _start(tokenizer: Any, source: HfCheckpoint) -> Tokens:
+def start_tokens(tokenizer: Any, source: HfCheckpoint) -> Tokens:
     """Return the tokens that stand before every text; what stands behind it would be in the middle of ours."""
     added = tokenizer.encode("", add_special_tokens=True).ids
     ends = set(source.config.eos_token_ids) - {source.config.bos_token_id}
