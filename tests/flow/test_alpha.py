@@ -50,6 +50,13 @@ def test_a_search_that_was_killed_asks_for_nothing_twice(tmp_path):
     assert len(again.table) == len(first) + len(asked)
 
 
+@pytest.mark.parametrize("left", ["", '{"0.5": 0.', "[1]", '{"0.5": "x"}'])
+def test_a_damaged_table_is_made_anew(tmp_path, left):
+    (tmp_path / "alpha.json").write_text(left)
+    tried = Tried(tmp_path / "alpha.json", lambda _: 0.25, lambda *_: None)
+    assert (tried.resumed_at, tried.loss(dict.fromkeys(KINDS, 0.5))) == (0, 0.25)
+
+
 def test_one_alpha_for_all_is_spelled_as_one_number():
     assert spelled(dict.fromkeys(KINDS, ALPHAS[0])) == "0.3"
     assert spelled({**dict.fromkeys(KINDS, 0.5), "mlp.proj": 1.0}) == "0.5 0.5 0.5 1"

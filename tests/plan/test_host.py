@@ -32,6 +32,21 @@ def test_a_model_that_a_gpu_does_not_hold_whole_is_refused_with_the_parts_and_th
     assert "--layer-wise" in problem.hint
 
 
+@pytest.mark.parametrize("gpu", [("--gpu", "h100"), ("--backend", "tensorrt")])
+def test_a_gpu_that_is_not_known_is_told_before_memory_is_counted(gpu):
+    with pytest.raises(ContractError, match=r"engine\.gpu: .*(is no GPU of the catalog|needs a target GPU)"):
+        run(LARGE, *gpu, "--weights", "fp8", "--step", "quantize")
+
+
+def test_a_single_layer_that_is_searched_for_int4_is_counted():
+    overrides = "--set", 'quantization.overrides={"transformer.layers.0.mlp*": int4-awq}'
+    options = "--weights", "fp8", "--step", "quantize", "--layer-wise", "--output", "json"
+    sizes = [
+        json.loads(run(LARGE, *options, *more).stdout)["ways"][0]["total_bytes"] for more in ((), overrides)
+    ]
+    assert sizes[0] < sizes[1]
+
+
 def test_layer_by_layer_it_fits_a_small_machine():
     done = run(LARGE, "--weights", "fp8", "--step", "quantize", "--layer-wise", "--output", "json")
     ways = json.loads(done.stdout)["ways"]

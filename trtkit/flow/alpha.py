@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -151,7 +152,7 @@ class Tried:
         self._path = path
         self._judge = judge
         self._progress = progress
-        self.table: dict[str, float | None] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        self.table: dict[str, float | None] = _read_table(path)
         """KL divergence by what :func:`spelled` calls the alphas; None for logits that are not finite."""
         self.resumed_at = len(self.table)
 
@@ -166,6 +167,17 @@ class Tried:
             part.replace(self._path)
         found = self.table[name]
         return math.inf if found is None else found
+
+
+def _read_table(path: Path) -> dict[str, float | None]:
+    """Return what a search that was ended has left; what a machine that lost its power left damaged is judged anew."""
+    with suppress(OSError, ValueError):
+        table = json.loads(path.read_text("utf-8"))
+        if isinstance(table, dict) and all(
+            each is None or isinstance(each, float | int) for each in table.values()
+        ):
+            return table
+    return {}
 
 
 def spelled(alphas: Alphas) -> str:

@@ -17,6 +17,7 @@ from trtkit.contract.quantization import Quantization
 from trtkit.errors import ContractError, Problem
 from trtkit.flow.plan import Question
 from trtkit.plan.host import Need, Part, conversion_need, layerwise_need, linear_bytes, whole_need
+from trtkit.plan.preflight.target import target_problems
 from trtkit.plan.quantization import quant_plan_of
 from trtkit.plan.step import Place, Way, refusal
 from trtkit.quantize.recipes import takes_ranges
@@ -38,6 +39,8 @@ def plan_step(question: Question, *, calibrates: bool, layer_wise: bool) -> list
     Raises:
         ContractError: One does not fit; what takes how much is told, and what would hold it.
     """
+    if problems := target_problems(question.contract, question.model):
+        raise ContractError([question.located(each) for each in problems])
     ways = [_conversion(question)]
     problems = [] if ways[0].fits else [refusal(ways[0], key="model.source")]
     if calibrates and (calibrated := _calibrated(question.contract.quantization)):
@@ -81,9 +84,10 @@ def _cgroup_limits() -> Iterator[int]:
 
 
 def _calibrated(formats: Quantization) -> list[WeightFormat]:
-    """Return the formats of the chain that are made of ranges."""
+    """Return the formats that are made of ranges, of the chain and of single layers."""
     chain = [formats.only(weights) for weights in formats.chain]
-    return [each.weights for each in chain if takes_ranges(quant_plan_of(each))]
+    found = [name for each in chain if takes_ranges(quant_plan_of(each)) for name in each.formats]
+    return list(dict.fromkeys(found))
 
 
 def _length_problems(question: Question) -> Iterator[Problem]:
@@ -99,7 +103,7 @@ def _length_problems(question: Question) -> Iterator[Problem]:
 
 
 def _whole(question: Question, calibrated: list[WeightFormat]) -> Way | None:
-    """Return the calibration on the contract's GPUs; None where it has none."""
+    """Return the calibration on the contract's GPUs; None where its back end has none."""
     engine, dtype = question.contract.engine, question.contract.model.dtype.value
     if not BACKENDS[engine.backend.value].needs_gpu or engine.gpu is None:
         return None
@@ -124,4 +128,4 @@ def _conversion(question: Question) -> Way:
     if weights not in ("none", "int8-wo") and linear_bytes(question.model) >= WORTH_COMPILING_BYTES:
         program += [Part("compiled kernels", _NUMBA_BYTES)] if find_spec("numba") else []
     need = conversion_need(question.model, weights, ranks, program)
-    return Way("converting block by block", need, host_place())
+    return Way("converting block by block", need, host_place(), calibrates=False)

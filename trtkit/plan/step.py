@@ -33,6 +33,7 @@ class Way:
     name: str
     need: Need
     place: Place
+    calibrates: bool = True
 
     @property
     def fits(self) -> bool:
@@ -68,10 +69,11 @@ def refusal(way: Way, *, key: str, instead: Way | None = None) -> Problem:
 
 
 def _ways_out(way: Way, instead: Way | None) -> Iterator[str]:
+    shorter = ", or a shorter calibration.max_length" if way.calibrates else ""
     same = [way.place.gpu] if way.place.gpu else []
     node = smallest_node(way.need, same) or smallest_node(way.need, GPUS.values())
     if instead is None:
-        yield f"a machine with {gigabytes(way.need.total_bytes)} of free memory, or a shorter calibration.max_length"
+        yield f"a machine with {gigabytes(way.need.total_bytes)} of free memory{shorter}"
     elif node is None:
         yield "no node of the catalog holds it"
     else:

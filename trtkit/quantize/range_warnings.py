@@ -64,7 +64,8 @@ def _input_warnings(ranges: ActRange, layers: Sequence[Linear], biased: set[str]
     outliers = {
         module: largest / median(kind.values())
         for kind in kinds.values()
-        if len(kind) >= _LEAST_LAYERS
+        # Where half of the layers hear nothing, the others are not outliers.
+        if len(kind) >= _LEAST_LAYERS and median(kind.values())
         for module, largest in kind.items()
         if largest > _OUTLIER * median(kind.values())
     }
