@@ -18,6 +18,7 @@ from trtkit.contract.load import parse_contract
 from trtkit.engine.store import Store
 from trtkit.errors import ContractError, InputError, Problem, Severity
 from trtkit.flow.build import Report, this_machine
+from trtkit.flow.gate import options_of, task_problem
 from trtkit.flow.silicon import silicon_fit
 from trtkit.plan import Plan, make_plan
 from trtkit.plan.compare import Candidate, Field, compare
@@ -77,7 +78,8 @@ class Question:
         ]
         # The plan says the same with the value that the runtime needs.
         read = [each for each in self.warnings if plan.target is None or each.key != "sliding_window"]
-        return replace(plan, warnings=(*read, *told))
+        lacking = task_problem(options_of(self.file))
+        return replace(plan, warnings=(*read, *told, *([self.located(lacking)] if lacking else [])))
 
     def with_silicon(self) -> Question:
         """Return the question with the speed that aiconfigurator has for exactly this model; takes half a minute.

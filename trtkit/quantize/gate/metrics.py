@@ -92,7 +92,7 @@ def loss(baseline: Doubles, candidate: Doubles) -> Interval:
     """Return how much lower scores of 0 to 1 have become on the same questions.
 
     Two questions more, of which one was lost and one was won by half each, keep the interval open where all are equal
-    (Agresti and Min, 2005): of 100 equal answers it is -0.014 to 0.014, of 3 it is -0.39 to 0.39.
+    (Agresti and Min, 2005): of n equal answers it is 1.96 / (n + 2) to each side, 0.019 for n = 100.
     """
     lost = baseline - candidate
     count = len(lost) + 2
