@@ -13,9 +13,10 @@ pytest.importorskip("transformers")
 
 from tests.checkpoint.conftest import tiny_llama  # noqa: F401 - a fixture
 from tests.cli.conftest import trtkit  # noqa: F401 - a fixture
-from tests.quantize.test_gate_verb import FEW, model, quantized  # noqa: F401 - fixtures
+from tests.quantize.test_gate_verb import FEW, contract, model, quantized, stages  # noqa: F401 - fixtures
 from trtkit.quantize.gate import harness
 from trtkit.quantize.gate.metrics import loss
+from trtkit.quantize.gate.report import Measure
 
 ROWS = [{"text": f"{n}+1=", "choices": [f" {n + 1}", f" {n}{n}", " no"], "label": n % 3} for n in range(7)]
 TASK = {
@@ -60,6 +61,10 @@ def test_a_build_without_the_package_ends_before_any_work(trtkit, model, quantiz
     assert (code, "pip install 'trtkit[lm-eval]'" in err, "baseline" in err) == (4, True, False)
 
 
+def test_scores_that_are_no_numbers_fail_without_a_limit():
+    assert not Measure("sums acc loss", loss(np.ones(3), np.full(3, np.nan)), None, upper=True).passes
+
+
 def test_options_about_tasks_need_one(trtkit, model, quantized):  # noqa: F811
     assert "--task" in trtkit("gate", model, quantized, *FEW, "--max-task-loss", "0.1")[2]
 
@@ -79,6 +84,36 @@ def test_tasks_are_asked_of_both_and_losses_judged(trtkit, model, quantized, tas
     code, _, err = trtkit("gate", model, quantized, *options, "--max-task-loss", "0.001")
     assert (code, "sums acc loss" in err) == (6, True)
     assert "Tasks of lm-eval" in trtkit("gate", model, quantized, *options[:-1], "html")[1]
+
+
+def test_a_build_asks_once_and_again_when_a_task_changes(trtkit, contract, tasks):  # noqa: F811
+    pytest.importorskip("lm_eval")
+    tasks()
+    path = contract(
+        "int8-wo", limits={"on": ["checkpoint"], "lm_eval": {"tasks": ["sums"], "folder": "tasks"}}
+    )
+    found = stages(trtkit, "build", path)
+    assert found[0] == 0, found
+    facts = next(each[2] for each in found[1] if each[0] == "gate")
+    assert "sums acc loss" in facts["measures"]
+    assert facts["tasks"][0]["num_questions"] == 7
+
+    def state():
+        return next(each[1] for each in stages(trtkit, "build", path, "--dry-run")[1] if each[0] == "gate")
+
+    assert state() == "hit"
+    tasks(doc_to_text="{{text}}?")
+    assert state() == "build"
+
+
+def test_plan_and_dry_run_say_that_the_package_is_missing(trtkit, contract, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(harness, "find_spec", lambda name: None)
+    path = contract("int8-wo", limits={"lm_eval": {"tasks": ["sums"]}})
+    for verb in (("plan", path), ("build", path, "--dry-run")):
+        code, out, err = trtkit(*verb)
+        assert (code, "pip install 'trtkit[lm-eval]'" in out + err) == (0, True)
+        assert "contract.yaml" in err
+    assert trtkit("build", path)[0] == 4
 
 
 def test_log_likelihoods_are_those_of_the_model(model):  # noqa: F811

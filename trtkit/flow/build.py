@@ -231,7 +231,7 @@ def preview(
         message = f"calibration and gate need {', '.join(missing)}, which is not installed"
         warnings.append(Problem(message, hint=INSTALL, severity=Severity.WARNING))
     elif lacking := task_problem(ways[0].gate):
-        warnings.append(lacking)
+        warnings.append(file.locate(lacking))
     else:
         for calibrating in running:
             calibrating.check()
