@@ -17,6 +17,7 @@ from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.errors import ContractError
 from trtkit.flow import host
 from trtkit.plan.host import RANKS, layer_bytes, layerwise_need, node_bytes, smallest_node, whole_need
+from trtkit.plan.resolve import quant_plan
 
 LARGE = FOLDER / "llama-3.3-70b.json"
 
@@ -47,6 +48,31 @@ def test_a_single_layer_that_is_searched_for_int4_is_counted():
     assert sizes[0] < sizes[1]
 
 
+def test_layers_that_stay_plain_are_counted_as_such():
+    whole = ("--weights", "fp8", "--gpu", "h200", "--tp", "2", "--step", "quantize", "--output", "json")
+    plain = "--set", 'quantization.exclude=["*.mlp*", lm_head]'
+    sizes = [
+        json.loads(run(LARGE, *whole, *more).stdout)["ways"][0]["needed_bytes"]["quantized copy"]
+        for more in ((), plain)
+    ]
+    # 80 layers with three of 8192 x 28672, each a byte more.
+    assert sizes[1] - sizes[0] == pytest.approx(80 * 3 * 8192 * 28672, rel=0.01)
+
+
+def test_a_pattern_that_matches_no_layer_is_told_before_memory_is_counted():
+    with pytest.raises(ContractError, match=r"'nowhere' matches no layer"):
+        run(LARGE, "--weights", "fp8", "--set", "quantization.exclude=[nowhere]", "--step", "quantize")
+
+
+def test_a_step_of_a_contract_needs_no_weights(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_bytes((FOLDER / "smollm2-135m.json").read_bytes())
+    contract = tmp_path / "contract.yaml"
+    contract.write_text("name: x\nmodel: {source: model}\nclasses: {a: {priority: 1}}\n")
+    done = run(contract, "--weights", "fp8", "--step", "quantize", "--output", "json")
+    assert len(json.loads(done.stdout)["ways"]) == 2
+
+
 def test_layer_by_layer_it_fits_a_small_machine():
     done = run(LARGE, "--weights", "fp8", "--step", "quantize", "--layer-wise", "--output", "json")
     ways = json.loads(done.stdout)["ways"]
@@ -56,7 +82,7 @@ def test_layer_by_layer_it_fits_a_small_machine():
 
 @pytest.mark.parametrize("name", ["llama-2-7b", "llama-3.3-70b", "mixtral-8x7b"])
 def test_no_smaller_node_of_the_catalog_holds_it(name):
-    need = whole_need(published(name), "fp8", "bfloat16", 512, 1)
+    need = whole_need(published(name), quant_plan("fp8", "auto"), "bfloat16", 512, 1)
     found = smallest_node(need, GPUS.values())
     assert found is not None
     gpu, count = found

@@ -156,7 +156,7 @@ def plan(
         "quantization.kv_cache": ("--kv-cache", kv_cache),
         "engine.tensor_parallel": ("--tp", tp),
     }
-    question = _ask(contract, [*overrides, *_overrides(given, overrides)], config)
+    question = _ask(contract, [*overrides, *_overrides(given, overrides)], config, of_step=step is not None)
     question = _with_workload(question, prompt_tokens, output_tokens, calibration)
     if silicon:
         question = question.with_silicon()
@@ -217,11 +217,11 @@ def _field(gpu: str | None, weights: str | None, tp: int | None) -> Field:
     )
 
 
-def _ask(contract: Path, overrides: list[str], config: Path | None) -> Question:
+def _ask(contract: Path, overrides: list[str], config: Path | None, *, of_step: bool) -> Question:
     from trtkit.flow.plan import ask
 
     with progress() as report:
-        return ask(contract, overrides, config, report)
+        return ask(contract, overrides, config, report, of_step=of_step)
 
 
 def _with_workload(

@@ -13,13 +13,13 @@ from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.kernels import WORTH_COMPILING_BYTES
 from trtkit.contract.formats import WeightFormat
-from trtkit.contract.quantization import Quantization
 from trtkit.errors import ContractError, Problem
 from trtkit.flow.plan import Question
 from trtkit.plan.host import Need, Part, conversion_need, layerwise_need, linear_bytes, whole_need
 from trtkit.plan.preflight.target import target_problems
-from trtkit.plan.quantization import quant_plan_of
+from trtkit.plan.quantization import by_layer_problems, quant_plan_of
 from trtkit.plan.step import Place, Way, refusal
+from trtkit.plan.types import QuantPlan
 from trtkit.quantize.recipes import takes_ranges
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -39,13 +39,19 @@ def plan_step(question: Question, *, calibrates: bool, layer_wise: bool) -> list
     Raises:
         ContractError: One does not fit; what takes how much is told, and what would hold it.
     """
-    if problems := target_problems(question.contract, question.model):
+    asked = question.contract.quantization
+    chain = [asked.only(weights) for weights in asked.chain]
+    plans = [quant_plan_of(each) for each in chain]
+    problems = target_problems(question.contract, question.model)
+    problems += by_layer_problems(question.contract, question.model)
+    if problems:
         raise ContractError([question.located(each) for each in problems])
-    ways = [_conversion(question)]
+    formats = {name for each in chain for name in each.formats}
+    ways = [_conversion(question, formats)]
     problems = [] if ways[0].fits else [refusal(ways[0], key="model.source")]
-    if calibrates and (calibrated := _calibrated(question.contract.quantization)):
+    if calibrates and (calibrated := [each for each in plans if takes_ranges(each)]):
         problems += _length_problems(question)
-        light = _layerwise(question, calibrated)
+        light = _layerwise(question, formats)
         heavy = None if layer_wise else _whole(question, calibrated)
         ways.insert(0, heavy or light)
         if not ways[0].fits:
@@ -83,13 +89,6 @@ def _cgroup_limits() -> Iterator[int]:
                 yield int(value)
 
 
-def _calibrated(formats: Quantization) -> list[WeightFormat]:
-    """Return the formats that are made of ranges, of the chain and of single layers."""
-    chain = [formats.only(weights) for weights in formats.chain]
-    found = [name for each in chain if takes_ranges(quant_plan_of(each)) for name in each.formats]
-    return list(dict.fromkeys(found))
-
-
 def _length_problems(question: Question) -> Iterator[Problem]:
     length, most = (
         question.contract.quantization.calibration.max_length,
@@ -102,30 +101,30 @@ def _length_problems(question: Question) -> Iterator[Problem]:
         )
 
 
-def _whole(question: Question, calibrated: list[WeightFormat]) -> Way | None:
+def _whole(question: Question, calibrated: list[QuantPlan]) -> Way | None:
     """Return the calibration on the contract's GPUs; None where its back end has none."""
     engine, dtype = question.contract.engine, question.contract.model.dtype.value
     if not BACKENDS[engine.backend.value].needs_gpu or engine.gpu is None:
         return None
     length = question.contract.quantization.calibration.max_length
-    needs = [whole_need(question.model, weights.value, dtype, length, batch=1) for weights in calibrated]
+    needs = [whole_need(question.model, each, dtype, length, batch=1) for each in calibrated]
     count = engine.tensor_parallel * engine.pipeline_parallel
     largest: Need = max(needs, key=lambda need: need.total_bytes)
     return Way("calibrating the model whole", largest, Place.of_gpus(GPUS[engine.gpu], count))
 
 
-def _layerwise(question: Question, calibrated: list[WeightFormat]) -> Way:
+def _layerwise(question: Question, formats: set[WeightFormat]) -> Way:
     length = question.contract.quantization.calibration.max_length
-    need = layerwise_need(question.model, length, searches_int4=any(each.has_groups for each in calibrated))
+    need = layerwise_need(question.model, length, searches_int4=any(each.has_groups for each in formats))
     return Way("calibrating layer by layer", need, host_place())
 
 
-def _conversion(question: Question) -> Way:
-    engine, weights = question.contract.engine, question.contract.quantization.weights.value
+def _conversion(question: Question, formats: set[WeightFormat]) -> Way:
+    engine, names = question.contract.engine, {each.value for each in formats}
     gpus = BACKENDS[engine.backend.value].needs_gpu
     ranks = Parallelism(tp=engine.tensor_parallel, pp=engine.pipeline_parallel) if gpus else ONE_RANK
     program = [Part("interpreter and libraries", _INTERPRETER_BYTES)]
-    if weights not in ("none", "int8-wo") and linear_bytes(question.model) >= WORTH_COMPILING_BYTES:
+    if names - {"none", "int8-wo"} and linear_bytes(question.model) >= WORTH_COMPILING_BYTES:
         program += [Part("compiled kernels", _NUMBA_BYTES)] if find_spec("numba") else []
-    need = conversion_need(question.model, weights, ranks, program)
+    need = conversion_need(question.model, names, ranks, program)
     return Way("converting block by block", need, host_place(), calibrates=False)

@@ -141,10 +141,13 @@ class Question:
         return problem if self.bare else self.file.locate(problem)
 
 
-def ask(path: Path, overrides: Sequence[str], config: Path | None, report: Report) -> Question:
+def ask(
+    path: Path, overrides: Sequence[str], config: Path | None, report: Report, *, of_step: bool = False
+) -> Question:
     """Read a contract, or a ``config.json`` or its folder in its place, and the model that it is about.
 
-    For a back end with a GPU the model's configuration is all that is read: weights need not be there.
+    For a back end with a GPU the model's configuration is all that is read: weights need not be there. They need not
+    for a question about a step either.
 
     Raises:
         InputError: A file is missing or wrong.
@@ -156,10 +159,12 @@ def ask(path: Path, overrides: Sequence[str], config: Path | None, report: Repor
             message = f"{path} is a configuration too"
             raise InputError(message, path=config, hint="give one of them, or a contract with --config")
         return _question(_bare(path, overrides), path, bare=True)
-    return question_of(load_contract(path, overrides), config, report)
+    return question_of(load_contract(path, overrides), config, report, of_step=of_step)
 
 
-def question_of(file: ContractFile, config: Path | None, report: Report) -> Question:
+def question_of(
+    file: ContractFile, config: Path | None, report: Report, *, of_step: bool = False
+) -> Question:
     """Return the question of a contract that was read, or of one of its pools.
 
     Raises:
@@ -167,7 +172,10 @@ def question_of(file: ContractFile, config: Path | None, report: Report) -> Ques
     """
     if config is None and not BACKENDS[file.contract.engine.backend.value].needs_gpu:
         source = file.contract.model.source
-        opened = HfCheckpoint.open(resolve_source(source, file.path.parent, Store().root / "source", report))
+        folder = resolve_source(source, file.path.parent, Store().root / "source", report)
+        if of_step and not any(folder.glob("*.safetensors*")):
+            return _question(file, folder / _CONFIG, bare=False)
+        opened = HfCheckpoint.open(folder)
         return Question(
             file, opened.config, (*file.warnings, *opened.warnings), opened.folder / _CONFIG, bare=False
         )

@@ -12,8 +12,10 @@ from trtkit.catalog.gpus import Gpu
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
 from trtkit.plan.gpu_memory import RUNTIME_BYTES
+from trtkit.plan.layers import known_layers
 from trtkit.plan.memory import DTYPE_BYTES, weights_bytes
 from trtkit.plan.tensors import rules_of, target_shape
+from trtkit.plan.types import QuantPlan
 
 RANKS = (1, 2, 4, 8)
 """GPUs that one machine may have."""
@@ -56,17 +58,19 @@ def gigabytes(size_bytes: int) -> str:
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e10 else f"{size_bytes / 1e9:.2f} GB"
 
 
-def whole_need(model: ModelConfig, weights: str, dtype: str, length: int, batch: int) -> Need:
+def whole_need(model: ModelConfig, formats: QuantPlan, dtype: str, length: int, batch: int) -> Need:
     """Return what a calibration takes that holds the model whole, as ModelOpt and TensorRT-LLM's scripts do.
 
     Beside the source there is its quantized copy, the step of ``batch`` x ``length`` tokens, and the largest layers
     that share an input in float32, before and after they are smoothed or searched.
     """
     largest = max(math.prod(shape) for shape in _shared_shapes(model))
+    group, layers = _group(model), known_layers(model, formats)
+    quantized = weights_bytes(model, WEIGHTS[formats.weights], dtype, group_size=group, layers=layers)
     return Need(
         (
             Part("source copy", weights_bytes(model, WEIGHTS["none"], dtype)),
-            Part("quantized copy", weights_bytes(model, WEIGHTS[weights], dtype, group_size=_group(model))),
+            Part("quantized copy", quantized),
             Part(f"activations ({batch} x {length} tokens)", step_bytes(model, batch * length)),
             Part("smoothing peak", 2 * 4 * largest),
         )
@@ -127,17 +131,19 @@ def int4_bytes(model: ModelConfig) -> int:
     return products + max((4 * width * (6 * rows + 2 * width) for rows, width in groups), default=0)
 
 
-def conversion_need(model: ModelConfig, weights: str, ranks: Parallelism, program: Iterable[Part]) -> Need:
+def conversion_need(
+    model: ModelConfig, formats: Iterable[str], ranks: Parallelism, program: Iterable[Part]
+) -> Need:
     """Return what a conversion takes: the program, one block of weights, and what is known of every tensor.
 
     Args:
         model: The model.
-        weights: The format that is written.
+        formats: Those of the weights that are written.
         ranks: How many files are written at once.
         program: What the interpreter takes with the libraries that this machine has.
     """
     tensors = sum(model.num_layers if rule.per_layer else 1 for rule in rules_of(model))
-    block_mb = _BLOCK_MB.get(weights, _BLOCK_MB["int8-sq"])
+    block_mb = max(_BLOCK_MB.get(each, _BLOCK_MB["int8-sq"]) for each in formats)
     headers = tensors * (_SOURCE_TENSOR_BYTES + ranks.world * _RANK_TENSOR_BYTES)
     return Need((*program, Part("one block of weights", block_mb * 10**6), Part("headers", headers)))
 

@@ -96,6 +96,11 @@ def group_size_has_kernel(contract: Contract, _: ModelConfig, __: Plan) -> Itera
 @refuses
 def layers_have_their_formats(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
     """A pattern that matches no layer would silently have no effect, and some mixtures have no engine."""
+    yield from by_layer_problems(contract, model)
+
+
+def by_layer_problems(contract: Contract, model: ModelConfig) -> Iterator[Problem]:
+    """Yield what is wrong with formats of single layers."""
     asked, backend = contract.quantization, contract.engine.backend.value
     if asked.exclude is None and not asked.overrides:
         return
