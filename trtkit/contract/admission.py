@@ -17,7 +17,7 @@ class Admission(Section):
     kv_fraction: Fraction = 0.75
     """Share of the KV pool that admitted requests may reserve; the rest is headroom."""
     max_queue: Annotated[int, Field(ge=1, le=1_000_000)] = 512
-    """Requests that may wait; less urgent ones take no place from more urgent ones."""
+    """Requests that may wait for one pool; less urgent ones take no place from more urgent ones."""
     starvation_ms: Milliseconds = 30_000.0
     """A request that waited this long goes before every band, within ``minimum_share``: nobody waits for ever."""
     holdback: Annotated[tuple[Fraction, ...], Field(min_length=1, max_length=16, strict=False)] = (

@@ -131,7 +131,7 @@ class Exchange:
             )
         add_default_output(call, promise, schema)
         schema.check(call.message)
-        core.gate.refuse_early(promise.priority)
+        core.gate.refuse_early(promise.priority, tenant)
         size = await measure(call, promise, config.limits_of, core.counter)
         client_s = (
             min(self._caller.deadline_s, self._timeline.arrival_s + call.timeout_s) - self._timeline.arrival_s

@@ -41,13 +41,13 @@ class Gate:
         self._entries: dict[str, _Entry] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    def refuse_early(self, priority: int) -> None:
+    def refuse_early(self, priority: int, tenant: str = "") -> None:
         """Refuse, before it costs anything, a request that would find the queue full.
 
         Raises:
             Refusal: The queue is full and the request cannot displace anybody.
         """
-        if self.admission.would_refuse(priority):
+        if self.admission.would_refuse(priority, tenant):
             reason = Reason.QUEUE_FULL
             pushback_ms = self.admission.pushback_ms(reason, priority, 0, self._clock())
             ahead, most = self.admission.ahead(priority), self.admission.rules.max_queue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from tests.proxy.admission.scene import admission, order_of, request, sent
 from trtkit.contract.scheduling import Order
 from trtkit.proxy.admission import (
+    Reason,
     Terms,
 )
 
@@ -75,6 +78,43 @@ def test_a_tenant_that_floods_does_not_hold_up_another():
         gate.offer(request(f"flood{n}", tenant="flood"), 0)
     gate.offer(request("quiet", tenant="quiet"), 0)
     assert "quiet" in order_of(gate, "running")[:2]
+
+
+def flooded(tenants, max_queue=10):
+    """One request runs, and so many of each tenant were sent after it."""
+    gate = admission(slots=1, max_queue=max_queue)
+    gate.offer(request("running"), 0)
+    for tenant, count in tenants.items():
+        for n in range(count):
+            gate.offer(request(f"{tenant}{n}", tenant=tenant, at=0.01 * n), 0.01 * n)
+    return gate
+
+
+def test_a_flood_keeps_no_other_tenant_out_of_a_full_queue():
+    gate = flooded({"flood": 30})
+    assert gate.would_refuse(1, "flood")
+    for n in range(5):
+        assert not gate.would_refuse(1, "quiet")
+        (refusal,) = gate.offer(request(f"quiet{n}", tenant="quiet", at=1), 1)
+        assert (refusal.id, refusal.reason) == (f"flood{9 - n}", Reason.QUEUE_FULL)
+    assert gate.would_refuse(1, "quiet")
+    (refusal,) = gate.offer(request("quiet5", tenant="quiet", at=1), 1)
+    assert refusal.id == "quiet5"
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=1, max_size=60))
+def test_nobody_with_less_than_a_fair_share_is_refused(arrivals):
+    gate, waiting = flooded({}), Counter()
+    for n, tenant in enumerate(arrivals):
+        name = f"{tenant}/{n}"
+        early = gate.would_refuse(1, tenant)
+        waiting[tenant] += 1
+        decisions = gate.offer(request(name, tenant=tenant, at=n), n)
+        refused = [each.id.split("/")[0] for each in decisions]
+        assert early == (refused == [tenant])
+        assert all(waiting[each] == max(waiting.values()) for each in refused)
+        waiting.subtract(refused)
+        assert sum(waiting.values()) <= 10
 
 
 def test_a_tenant_pays_for_the_answers_that_it_got():

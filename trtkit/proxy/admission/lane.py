@@ -52,6 +52,8 @@ class Band:
         self._lanes: dict[str, Lane] = {}
         self._turns: list[tuple[float, int, Lane]] = []
         self._by_size: list[tuple[int, int, Ticket]] = []
+        self._by_length: list[dict[Lane, None]] = [{}]
+        """The lanes in which so many wait."""
         self._floor = 0.0
         self._debtors = 0
         """Tenants that were kept, with nothing waiting, when some were last forgotten."""
@@ -76,6 +78,7 @@ class Band:
         insort(lane.by_due, (ticket.due_s, ticket.serial, ticket))
         insort(lane.by_size, by_size)
         insort(self._by_size, by_size)
+        self._resize(lane, len(lane.by_due) - 1)
 
     def remove(self, ticket: Ticket, work_tokens: float = 0.0) -> None:
         """Take a request out, wherever it stands, and charge its tenant for the work that it is given."""
@@ -90,6 +93,7 @@ class Band:
         take_out(lane.by_due, (ticket.due_s, ticket.serial, ticket))
         take_out(lane.by_size, by_size)
         take_out(self._by_size, by_size)
+        self._resize(lane, len(lane.by_due) + 1)
         lane.served += work_tokens
         if lane.by_due and work_tokens:
             take_out(self._turns, lane.turn)
@@ -121,6 +125,14 @@ class Band:
         """Return the one that came last."""
         return next(reversed(self.tickets.values()))
 
+    def crowder(self, tenant: str, coming: int) -> Ticket | None:
+        """Return the last of the tenant with most requests, if a tenant with ``coming`` more has fewer."""
+        longest, own = next(iter(self._by_length[-1]), None), self._lanes.get(tenant)
+        if longest is None or len(longest.by_due) <= (len(own.by_due) if own else 0) + coming:
+            return None
+        ticket: Ticket = longest.by_due[-1][2]
+        return ticket
+
     def tokens_before(self, request: Request, *, shortest_first: bool) -> int:
         """Return the prompt tokens of its tenant that go before a newcomer; with other tenants it takes turns."""
         lane = self._lanes.get(request.tenant)
@@ -136,6 +148,18 @@ class Band:
             if lane.turn is not None:
                 take_out(self._turns, lane.turn)
                 self._take_turn(lane)
+
+    def _resize(self, lane: Lane, before: int) -> None:
+        """Note a lane's length, which was one less or more."""
+        lengths, now = self._by_length, len(lane.by_due)
+        if now == len(lengths):
+            lengths.append({})
+        if before:
+            del lengths[before][lane]
+        if now:
+            lengths[now][lane] = None
+        if len(lengths) > 1 and not lengths[-1]:
+            lengths.pop()
 
     def _take_turn(self, lane: Lane) -> None:
         lane.turn = (lane.served, next(_serials), lane)

@@ -13,7 +13,6 @@ from trtkit.plan.types import Zones
 from trtkit.proxy.admission.answers import Answers
 from trtkit.proxy.admission.backend import Backend, backend_of
 from trtkit.proxy.admission.decision import Abort, Decision, Dispatch, Refuse, record_of
-from trtkit.proxy.admission.drain import DrainMeter
 from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Reason, Retry
 from trtkit.proxy.admission.pool import Pool, PoolSpec, pool_of
 from trtkit.proxy.admission.record import Constraint
@@ -53,7 +52,6 @@ class Admission:
             self._starts.append(spec.min_prompt_tokens)
             first += spec.backends
         self.draining = False
-        self._drain_meter = DrainMeter(zones)
         self._tickets: dict[str, Ticket] = {}
         self._timers = Timers()
         self._states: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(State))
@@ -80,20 +78,24 @@ class Admission:
         return sum(self._states[class_name][state] for state in states)
 
     def ahead(self, priority: int) -> int:
-        """Return how many requests wait in this band and above."""
-        return sum(pool.queue.ahead(priority)[0] for pool in self.pools)
+        """Return how many requests wait in this band and above, in the pool where they are fewest."""
+        return min(pool.queue.ahead(priority)[0] for pool in self.pools)
 
-    def would_refuse(self, priority: int) -> bool:
-        """Tell, before its size is known, whether a request of this band would find no place."""
-        return self.ahead(priority) >= self.rules.max_queue and not self._newest_sheddable(priority)
+    def would_refuse(self, priority: int, tenant: str = "") -> bool:
+        """Tell, before its size and so its pool are known, whether a request would find no place in any queue."""
+        alive = [pool for pool in self.pools if pool.alive]
+        return bool(alive) and all(pool.is_full(priority, tenant) for pool in alive)
 
-    def pushback_ms(self, reason: Reason, priority: int, prompt_tokens: int, now_s: float) -> int | None:
-        """Return when a refused request may come back: -1 is never, None is nothing to say."""
+    def pushback_ms(
+        self, reason: Reason, priority: int, prompt_tokens: int, now_s: float, pool: Pool | None = None
+    ) -> int | None:
+        """Return when a refused request may come back: -1 is never, None is nothing to say.
+
+        Before its size is known, it is the pool that will have room first.
+        """
         if reason.retry is Retry.BACKLOG:
-            requests, tokens = map(
-                sum, zip(*(pool.queue.ahead(priority) for pool in self.pools), strict=True)
-            )
-            return self._drain_meter.pushback_ms(requests + 1, tokens + prompt_tokens, now_s)
+            pools = [pool] if pool else self.pools
+            return min(each.pushback_ms(priority, prompt_tokens, now_s) for each in pools)
         return FIXED_PUSHBACK_MS.get(reason.retry)
 
     def offer(self, request: Request, now_s: float) -> list[Decision]:
@@ -191,10 +193,15 @@ class Admission:
         return decisions + self._settle(now_s)
 
     def readmit(self, backend: int, now_s: float) -> list[Decision]:
-        """Send an engine requests again."""
+        """Send an engine requests again; who waits elsewhere for want of its pool comes back."""
         readmitted = self.backends[backend]
         pool_of(readmitted).readmit(readmitted)
-        return self._settle(now_s)
+        waiting = [ticket for pool in self.pools for ticket in pool.queue.tickets()]
+        decisions: list[Decision] = []
+        for ticket in waiting:
+            if self._pool_for(ticket.request) is not ticket.pool:
+                decisions += self._rehome(ticket, now_s)
+        return decisions + self._settle(now_s)
 
     def drain(self, now_s: float) -> list[Decision]:
         """Refuse all that wait and all that will come; what runs goes on."""
@@ -277,7 +284,7 @@ class Admission:
 
     def _turn_away(self, ticket: Ticket, reason: Reason, now_s: float) -> list[Decision]:
         """Refuse a request, or let it wait behind all others without a promise."""
-        full = self._waiting > self.rules.max_queue
+        full = ticket.pool.queue.length > self.rules.max_queue
         if full or ticket.request.terms.on_infeasible is OnInfeasible.REJECT:
             return [self._end(ticket, reason, now_s)]
         self._dequeue(ticket)
@@ -291,7 +298,7 @@ class Admission:
             ticket.bind(Constraint.ORDER, ticket.ahead)
         ticket.pool.queue.push(ticket)
         self._waiting += 1
-        self._drain_meter.begin(now_s)
+        ticket.pool.drain.begin(now_s)
 
     def _arm(self, ticket: Ticket, looked_s: float = -math.inf) -> None:
         if ticket.state is State.QUEUED:
@@ -300,7 +307,7 @@ class Admission:
 
     def _dispatch(self, ticket: Ticket, backend: Backend, now_s: float) -> Dispatch:
         request, queue = ticket.request, ticket.pool.queue
-        self._drain_meter.record(request.prompt_tokens, now_s)
+        ticket.pool.drain.record(request.prompt_tokens, now_s)
         if queue.length:
             queue.note_dispatch(ticket, now_s)
         if ticket.lane is not None:
@@ -316,23 +323,12 @@ class Admission:
         return Dispatch(request.id, backend.index, record_of(ticket, now_s, self.rules.length_buckets))
 
     def _make_room(self, newcomer: Ticket, now_s: float) -> list[Decision]:
-        if self._waiting <= self.rules.max_queue:
+        victim = newcomer.pool.displaced_by(newcomer)
+        if victim is None:
             return []
-        victim = self._newest_sheddable(newcomer.request.priority)
-        if victim is not None:
-            victim.bind(Constraint.QUEUE, self._waiting, self.rules.max_queue)
-            return [self._end(victim, Reason.SHED, now_s)]
-        # Less urgent classes that may not be shed take no place from this one.
-        if newcomer.lane is None or self.ahead(newcomer.request.priority) <= self.rules.max_queue:
-            return []
-        newcomer.bind(Constraint.QUEUE, self._waiting, self.rules.max_queue)
-        return [self._end(newcomer, Reason.QUEUE_FULL, now_s)]
-
-    def _newest_sheddable(self, priority: int) -> Ticket | None:
-        found = [ticket for pool in self.pools if (ticket := pool.queue.newest_sheddable(priority))]
-        return max(
-            found, key=lambda ticket: (ticket.request.priority, ticket.request.arrival_s), default=None
-        )
+        victim.bind(Constraint.QUEUE, newcomer.pool.queue.length, self.rules.max_queue)
+        shed = victim.request.priority > newcomer.request.priority
+        return [self._end(victim, Reason.SHED if shed else Reason.QUEUE_FULL, now_s)]
 
     def _end(self, ticket: Ticket, reason: Reason, now_s: float) -> Decision:
         request = ticket.request
@@ -340,7 +336,7 @@ class Admission:
             if ticket.state is State.PREFILLING:
                 backend_of(ticket).stop(ticket)
             self._move(ticket, State.CANCELLING)
-            return Abort(request.id, reason, self._pushback_of(request, reason, now_s))
+            return Abort(request.id, reason, self._pushback_of(ticket, reason, now_s))
         self._dequeue(ticket)
         del self._tickets[request.id]
         self._move(ticket, State.DONE)
@@ -349,18 +345,20 @@ class Admission:
     def _dequeue(self, ticket: Ticket, work_tokens: float = 0.0) -> None:
         if ticket.lane is None:
             return
-        ticket.pool.queue.remove(ticket, work_tokens)
+        pool = ticket.pool
+        pool.queue.remove(ticket, work_tokens)
         self._waiting -= 1
-        if not self._waiting:
-            self._drain_meter.pause()
+        if not pool.queue.length:
+            pool.drain.pause()
 
     def _refusal(self, ticket: Ticket, reason: Reason, now_s: float) -> Refuse:
         request = ticket.request
         record = record_of(ticket, now_s, self.rules.length_buckets, reason)
-        return Refuse(request.id, reason, self._pushback_of(request, reason, now_s), record)
+        return Refuse(request.id, reason, self._pushback_of(ticket, reason, now_s), record)
 
-    def _pushback_of(self, request: Request, reason: Reason, now_s: float) -> int | None:
-        return self.pushback_ms(reason, request.priority, request.prompt_tokens, now_s)
+    def _pushback_of(self, ticket: Ticket, reason: Reason, now_s: float) -> int | None:
+        request = ticket.request
+        return self.pushback_ms(reason, request.priority, request.prompt_tokens, now_s, ticket.pool)
 
     def _end_prefill(self, ticket: Ticket) -> None:
         backend_of(ticket).end_prefill(ticket)

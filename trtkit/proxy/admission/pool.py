@@ -10,6 +10,7 @@ from trtkit.contract.admission import Admission as AdmissionRules
 from trtkit.contract.scheduling import Order
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission.backend import Backend
+from trtkit.proxy.admission.drain import DrainMeter
 from trtkit.proxy.admission.lane import Band, take_out
 from trtkit.proxy.admission.queue import BandQueue
 from trtkit.proxy.admission.record import Constraint
@@ -46,6 +47,8 @@ class Pool:
         """Version of engines and queue at which nobody could go: nobody can until one of them changes."""
         self._prefill_blocks = self._rest_blocks = True
         """Whether it was the prefill zone, or KV and slots, that then kept somebody from going."""
+        self.drain = DrainMeter(zones)
+        self._max_queue = rules.max_queue
         self._skip_ahead = rules.skip_ahead
         self._order = rules.order
         self._count = max(1, len(self.backends))
@@ -112,6 +115,32 @@ class Pool:
         if requests < 0 and not prefill_tokens:
             return self._rest_blocks
         return True
+
+    def is_full(self, priority: int, tenant: str) -> bool:
+        """Tell whether a newcomer would find no place in the queue, neither a free one nor another's."""
+        if self.queue.ahead(priority)[0] < self._max_queue or self.queue.newest_sheddable(priority):
+            return False
+        return self.queue.crowder(priority, tenant, coming=1) is None
+
+    def displaced_by(self, newcomer: Ticket) -> Ticket | None:
+        """Return who has to leave a queue that has become too long by a newcomer; it may be the newcomer.
+
+        Sheddable requests of less urgent bands go first; then, in its own band, the last of the tenant with the most.
+        """
+        if self.queue.length <= self._max_queue:
+            return None
+        priority = newcomer.request.priority
+        if victim := self.queue.newest_sheddable(priority):
+            return victim
+        # Less urgent classes that may not be shed take no place from this one.
+        if newcomer.lane is None or self.queue.ahead(priority)[0] <= self._max_queue:
+            return None
+        return self.queue.crowder(priority, newcomer.request.tenant) or newcomer
+
+    def pushback_ms(self, priority: int, prompt_tokens: int, now_s: float) -> int:
+        """Return when what waits in a band and above will have gone, and so many prompt tokens more."""
+        requests, tokens = self.queue.ahead(priority)
+        return self.drain.pushback_ms(requests + 1, tokens + prompt_tokens, now_s)
 
     def place_first(self, ticket: Ticket, now_s: float) -> Backend | None:
         """Return where a newcomer can go that is more urgent than all who wait, unless one of them is owed a turn."""

@@ -107,6 +107,11 @@ class BandQueue:
                 return next(reversed(band.sheddable.values()))
         return None
 
+    def crowder(self, priority: int, tenant: str, coming: int = 0) -> Ticket | None:
+        """Return whose place in a band is another tenant's by right, who has fewer there with ``coming`` more."""
+        band = self._by_priority.get(priority)
+        return band.crowder(tenant, coming) if band else None
+
     def ahead(self, priority: int) -> tuple[int, int]:
         """Return how many requests wait in this band and above, and their prompt tokens."""
         requests = tokens = 0
