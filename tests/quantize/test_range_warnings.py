@@ -19,7 +19,7 @@ def told(tiny_llama, tmp_path):  # noqa: F811
     """Return what is said of ranges that follow from the weights, once something was done to them."""
     model = tiny_llama(dtype=np.float32, num_hidden_layers=4, **SIZES)
 
-    def run(edit, weights="fp8", kv_cache="auto") -> str:
+    def run(edit, weights="fp8", kv_cache="auto", exclude=None) -> str:
         def as_run(ranges):
             for name in [name for name in ranges if name.endswith("|y")]:
                 stem = name[:-1]
@@ -28,7 +28,8 @@ def told(tiny_llama, tmp_path):  # noqa: F811
 
         path = record(model, tmp_path / "ranges.safetensors", as_run)
         source = HfCheckpoint.open(model)
-        return " ".join(map(str, range_warnings(source, quant_plan(weights, kv_cache), path, "bfloat16")))
+        plan = quant_plan(weights, kv_cache, exclude=exclude)
+        return " ".join(map(str, range_warnings(source, plan, path, "bfloat16")))
 
     return run
 
@@ -58,6 +59,28 @@ def test_nothing_is_said_of_ranges_that_follow_from_the_weights(told):
 def test_inputs_that_cannot_be_are_told_by_layer(told, part, factor, said):
     assert said in told(scaled(part, factor))
     assert said not in told(scaled(part, factor), weights="int8-wo", kv_cache="int8")
+
+
+@pytest.mark.parametrize("factor", [0, 1e30, np.nan, None])
+def test_of_layers_that_stay_plain_nothing_is_said(told, factor):
+    parts = [f"layers.{layer}.mlp" for layer in range(3)]
+    plain = ("lm_head", *(f"transformer.{each}*" for each in parts))
+
+    def edit(ranges):
+        for name in [name for name in ranges if any(part in name for part in parts)]:
+            if factor is None:
+                del ranges[name]
+            else:
+                ranges[name] = np.asarray(ranges[name] * np.float32(factor))
+
+    assert told(edit, exclude=plain) == ""
+
+
+def test_a_head_that_is_quantized_is_looked_at_too(told):
+    def edit(ranges):
+        ranges["lm_head|x"] = np.full(128, 1e30, np.float32)
+
+    assert "no model is known to have such inputs: lm_head" in told(edit, exclude=())
 
 
 def test_ranges_without_weights_cannot_be_compared(told):

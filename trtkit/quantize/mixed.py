@@ -6,7 +6,7 @@ alike; the loader's own list goes before, as a list takes its place. With more, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,12 +51,12 @@ class Mixed:
         return uneven or [
             problem
             for name, recipe in self.recipes.items()
-            for problem in recipe.problems(self._as_seen_by(name, mapped), layout)
+            for problem in recipe.problems(as_quantized(mapped, self.formats, [name]), layout)
         ]
 
     def jobs(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:
         """Return the jobs of each recipe for its layers, and copies of the rest."""
-        seen = {name: self._as_seen_by(name, mapped) for name in self.recipes}
+        seen = {name: as_quantized(mapped, self.formats, [name]) for name in self.recipes}
         if len(seen) == 1:
             return [job for name, recipe in self.recipes.items() for job in recipe.jobs(seen[name], layout)]
         copied = [each for each in mapped if self.formats.of(each.module) == PLAIN]
@@ -75,15 +75,6 @@ class Mixed:
         own = [each for each in mapped if each.target.rule.is_linear and self.formats.of(each.module) == name]
         return tuple(layout.whole(each.target).name.removesuffix("weight") for each in own)
 
-    def _as_seen_by(self, name: str, mapped: Sequence[MappedTensor]) -> list[MappedTensor]:
-        """Return the tensors with the layers of one format as the only ones to quantize."""
-        return [
-            _marked(each, quantizable=self.formats.of(each.module) == name)
-            if each.module in self.formats.formats and each.target.name.endswith(".weight")
-            else each
-            for each in mapped
-        ]
-
     def _excluded(self, algorithm: str) -> Iterator[str]:
         yield from (name for name in DEFAULT_EXCLUDED if not (name == f"*{HEAD}" and self.formats.has_head))
         if algorithm == WEIGHT_ONLY:
@@ -93,6 +84,18 @@ class Mixed:
             yield module
             if algorithm == WEIGHT_ONLY:
                 yield f"{module}.weight"
+
+
+def as_quantized(
+    mapped: Sequence[MappedTensor], formats: LayerFormats, names: Container[str]
+) -> list[MappedTensor]:
+    """Return the tensors with the layers of some formats as the only ones to quantize."""
+    return [
+        _marked(each, quantizable=formats.of(each.module) in names)
+        if each.module in formats.formats and each.target.name.endswith(".weight")
+        else each
+        for each in mapped
+    ]
 
 
 def _marked(tensor: MappedTensor, *, quantizable: bool) -> MappedTensor:

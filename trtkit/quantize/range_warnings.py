@@ -15,10 +15,12 @@ from trtkit.checkpoint.jobs import Layout
 from trtkit.checkpoint.mapping import MappedTensor, map_tensors
 from trtkit.checkpoint.recipe import Plain
 from trtkit.errors import Problem, Severity
+from trtkit.plan.layers import layer_formats
 from trtkit.plan.types import QuantPlan
 from trtkit.quantize.act_range import ActRange
 from trtkit.quantize.kv_cache import KvCache, KvScale, projections
 from trtkit.quantize.linear import Linear, linears, local_name
+from trtkit.quantize.mixed import as_quantized
 
 _SCALED = ("fp8", "int8-sq", "w4a8-awq")
 """Formats that quantize activations by what was recorded of them."""
@@ -43,7 +45,9 @@ def range_warnings(
         biased = {
             local_name(each).removesuffix(".bias") for each in mapped if each.target.name.endswith(".bias")
         }
-        found += _input_warnings(opened, linears(mapped, layout), biased)
+        formats = layer_formats(source.config, plan)
+        scaled = as_quantized(mapped, formats, _SCALED) if formats else mapped
+        found += _input_warnings(opened, linears(scaled, layout), biased)
     if not any(name.endswith("|w") for name in opened.tensors):
         message = "has no |w, so that nobody can tell whether the ranges are of this model"
         found.append(_warning(message, "", "record them with `trtkit calibrate`"))
@@ -64,8 +68,7 @@ def _input_warnings(ranges: ActRange, layers: Sequence[Linear], biased: set[str]
     outliers = {
         module: largest / median(kind.values())
         for kind in kinds.values()
-        # Where half of the layers hear nothing, the others are not outliers.
-        if len(kind) >= _LEAST_LAYERS and median(kind.values())
+        if len(kind) >= _LEAST_LAYERS
         for module, largest in kind.items()
         if largest > _OUTLIER * median(kind.values())
     }
