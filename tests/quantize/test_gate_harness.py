@@ -146,6 +146,8 @@ def test_log_likelihoods_are_those_of_the_model(model):  # noqa: F811
         ({"dataset_kwargs": {"data_files": {"test": "../rows.jsonl"}}}, "not in the folder of the task"),
         ({"doc_to_text": "{{text * 99}}"}, "the model takes"),
         ({"test_split": "nowhere"}, "sums"),
+        ({"doc_to_target": "{{label + 1}}"}, "the right answer 3 is none of 3 choices"),
+        ({"doc_to_target": "{{label - 1}}"}, "the right answer '-1' is none of 3 choices"),
     ],
 )
 def test_tasks_that_cannot_be_asked_are_refused(trtkit, model, quantized, tasks, changes, said):  # noqa: F811

@@ -7,9 +7,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from trtkit.checkpoint.hf import HfCheckpoint, read_json
 from trtkit.checkpoint.progress import Progress
 from trtkit.checkpoint.source import resolve as resolve_source
@@ -24,6 +21,7 @@ from trtkit.engine.slots.folder import GRAPH_BACKENDS
 from trtkit.engine.slots.reader import GraphReader
 from trtkit.engine.store import Stage, Store
 from trtkit.errors import EnvironmentLacks, InputError, Problem, Severity, VerificationError
+from trtkit.flow.engine_executor import EngineExecutor
 from trtkit.flow.inputs import data_digests, source_digests, versions
 from trtkit.flow.words import contract_words, in_words
 from trtkit.quantize.gate.baseline import Baseline, write_baseline
@@ -300,28 +298,3 @@ def _judged_engine(folder: Path, source: HfCheckpoint) -> Judged:
         said = "ONNX Runtime, the graph that the engine is made of"
         return Judged(GraphReader(folder), str(folder), said, *algorithms)
     return Judged(EngineExecutor(folder), str(folder), "OpenVINO, the engine itself", *algorithms)
-
-
-class EngineExecutor:
-    """An engine folder of the CPU back end: its model with a plain state instead of pages, and its own settings."""
-
-    def __init__(self, folder: Path) -> None:
-        import openvino as ov
-
-        from trtkit.engine.cpu.folder import EngineFolder
-
-        engine = EngineFolder.open(folder)
-        core = ov.Core()
-        self._compiled = core.compile_model(core.read_model(engine.model_file), "CPU", engine.properties)
-
-    def logits(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Return the logits ``(length, vocab)``; the state is a new one for every sequence."""
-        length = len(tokens)
-        inputs = {
-            "input_ids": tokens[None],
-            "attention_mask": np.ones((1, length), np.int64),
-            "position_ids": np.arange(length, dtype=np.int64)[None],
-            "beam_idx": np.zeros(1, np.int32),
-        }
-        result = self._compiled.create_infer_request().infer(inputs)["logits"][0]
-        return np.array(result, np.float32)

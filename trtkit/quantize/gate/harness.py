@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -196,11 +196,26 @@ def _prepare(task: Any, choice: TaskChoice) -> None:
     task.set_fewshot_seed(seed=choice.seed)
     try:
         task.build_all_requests(limit=choice.limit)
+        _check_answers(task)
     except (ValueError, KeyError, TypeError, IndexError, AssertionError) as error:
         message = f"task {task.task_name} cannot be phrased: {type(error).__name__}: {error}"
         raise InputError(
             message, hint="look at its doc_to_text, doc_to_choice, doc_to_target and splits"
         ) from error
+
+
+def _check_answers(task: Any) -> None:
+    """Refuse what lm-eval would count as answered wrongly by every model."""
+    if task.OUTPUT_TYPE != "multiple_choice" or not hasattr(task, "multiple_input"):
+        return
+    for doc in {each.doc_id: each.doc for each in task.instances}.values():
+        right = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
+        choices = task.doc_to_choice(doc)
+        for one in right if isinstance(right, list) else [right]:
+            place = choices.index(one) if one in choices else one
+            if not isinstance(place, int) or not 0 <= place < len(choices):
+                message = f"task {task.task_name}: the right answer {one!r} is none of {len(choices)} choices"
+                raise InputError(message, hint="look at its doc_to_target, and at its data")
 
 
 def _answered(model: HarnessModel, tasks: Mapping[str, Any], limit: int | None) -> dict[str, Doubles]:
@@ -248,8 +263,7 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def _stay_offline() -> None:
-    """Keep the Hugging Face libraries from the network; they read the environment once, when they are imported."""
-    os.environ.setdefault("TQDM_DISABLE", "1")
+    """Keep Hugging Face's libraries off the network, and quiet; they read the environment once, when imported."""
     for name in _OFFLINE:
         os.environ.setdefault(name, "1")
     wanted = os.environ["HF_HUB_OFFLINE"].upper() in {"1", "ON", "YES", "TRUE"}
@@ -257,6 +271,9 @@ def _stay_offline() -> None:
     datasets: Any = importlib.import_module("datasets")
     hub.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = datasets.config.HF_DATASETS_OFFLINE = wanted
     datasets.disable_progress_bars()
+    # It writes bars among ours, and has no switch for them.
+    phrasing: Any = importlib.import_module("lm_eval.api.task")
+    phrasing.tqdm = partial(importlib.import_module("tqdm").tqdm, disable=True)
     for name in (PACKAGE, "datasets", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
