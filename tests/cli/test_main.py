@@ -156,6 +156,19 @@ def test_each_step_is_told_once(capsys):
     ]
 
 
+def test_a_long_step_says_how_far_it_is(capsys):
+    times = iter([0.0, 9.0, 10.0, 19.0, 40.0, 41.0])
+    report = plain_progress(lambda: next(times))
+    for done in (0, 1, 2, 3, 8, 10):
+        report("calibrate", done, 10)
+    assert capsys.readouterr().err.splitlines() == [
+        "calibrate ...",
+        "calibrate: 20%, about 40 s left",
+        "calibrate: 80%, about 10 s left",
+        "calibrate: done in 41.0 s",
+    ]
+
+
 def test_each_kind_of_error_has_its_own_exit_code():
     kinds = [TrtkitError, InputError, StartError, EnvironmentLacks, StageError, VerificationError, DriftError]
     assert [kind.exit_code for kind in kinds] == [1, 2, 3, 4, 5, 6, 7]

@@ -26,6 +26,8 @@ ProgressCallback = Callable[[str, int, "int | None"], None]
 """``(what, done, total)``; ``total`` is None while unknown."""
 _COUNTS_STEPS = frozenset({"engine"})
 """Work whose amounts are no bytes."""
+_TELL_EVERY_S = 10.0
+"""Between two lines about one step, where there is no terminal for a bar."""
 
 
 class Output(str, enum.Enum):
@@ -137,18 +139,26 @@ def progress() -> Iterator[ProgressCallback]:
         yield plain_progress()
 
 
-def plain_progress() -> ProgressCallback:
-    """Return a callback that says when a step begins and how long it took."""
+def plain_progress(clock: Callable[[], float] = time.monotonic) -> ProgressCallback:
+    """Return a callback that says when a step begins, how far a long one is, and how long it took."""
     started_s: dict[str, float] = {}
+    told_s: dict[str, float] = {}
     ended = set()
 
     def update(what: str, done: int, total: int | None) -> None:
+        now_s = clock()
         if what not in started_s:
-            started_s[what] = time.monotonic()
+            started_s[what] = told_s[what] = now_s
             say(f"{what} ...")
-        if total is not None and done >= total and what not in ended:
-            say(f"{what}: done in {time.monotonic() - started_s[what]:.1f} s")
+        took_s = now_s - started_s[what]
+        if total is None or what in ended:
+            return
+        if done >= total:
+            say(f"{what}: done in {took_s:.1f} s")
             ended.add(what)
+        elif done and now_s - told_s[what] >= _TELL_EVERY_S:
+            say(f"{what}: {done / total:.0%}, about {took_s * (total - done) / done:.0f} s left")
+            told_s[what] = now_s
 
     return update
 
