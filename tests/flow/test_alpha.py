@@ -7,7 +7,11 @@ import math
 
 import pytest
 
-from trtkit.flow.alpha import ALPHAS, KINDS, Tried, search, spelled
+from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.engine.store import Store
+from trtkit.errors import InputError, StageError
+from trtkit.flow.alpha import ALPHAS, KINDS, Alpha, Tried, search, spelled
+from trtkit.quantize.smoothing import SmoothingError
 
 
 def bowl(best):
@@ -55,6 +59,22 @@ def test_a_damaged_table_is_made_anew(tmp_path, left):
     (tmp_path / "alpha.json").write_text(left)
     tried = Tried(tmp_path / "alpha.json", lambda _: 0.25, lambda *_: None)
     assert (tried.resumed_at, tried.loss(dict.fromkeys(KINDS, 0.5))) == (0, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (SmoothingError("weights are infinite"), pytest.raises(StageError, match="no alpha gives weights")),
+        (InputError("holds NaN"), pytest.raises(InputError, match="holds NaN")),
+    ],
+)
+def test_what_no_alpha_can_help_ends_the_search(model, tmp_path, error, told):
+    def write(alphas, out):
+        raise error
+
+    with told:
+        alpha = Alpha(HfCheckpoint.open(model), {}, write, Store(tmp_path / "store"), lambda *_: None)
+        alpha.stage.run(tmp_path)
 
 
 def test_one_alpha_for_all_is_spelled_as_one_number():

@@ -7,6 +7,7 @@ import pytest
 
 from tests.quantize.conftest import record
 from trtkit.errors import ContractError, InputError
+from trtkit.quantize.smoothing import SmoothingError
 
 Q, DOWN = "model.layers.1.self_attn.q_proj", "model.layers.0.mlp.down_proj"
 K, UP = "model.layers.1.self_attn.k_proj", "model.layers.0.mlp.up_proj"
@@ -105,11 +106,16 @@ def test_ranges_that_float16_cannot_hold_are_refused_for_it(model, tmp_path, wri
     write(model, "fp8", ranges=wide, dtype="bfloat16")
 
 
-def test_smoothing_never_makes_a_norm_zero(model, tmp_path, write):
-    def widen(ranges):
+@pytest.mark.parametrize(
+    ("largest", "dtype", "said"),
+    [(1e20, "bfloat16", "zero"), (1e-20, "float16", r"\d+, and float16 ends at 65504")],
+)
+def test_smoothing_that_leaves_no_norm_is_refused_as_such(model, tmp_path, write, largest, dtype, said):
+    def edit(ranges):
         for name in "qkv":
-            ranges[f"model.layers.1.self_attn.{name}_proj|x"][5] = 1e20
+            ranges[f"model.layers.1.self_attn.{name}_proj|x"][5:9] = largest
 
-    wide = record(model, tmp_path / "r.safetensors", widen)
-    with pytest.raises(InputError, match=r"makes weights of model.layers.1.input_layernorm.weight zero"):
-        write(model, "int8-sq", ranges=wide, dtype="bfloat16")
+    edited = record(model, tmp_path / "r.safetensors", edit)
+    told = rf"makes weights of model.layers.1.input_layernorm.weight {said}"
+    with pytest.raises(SmoothingError, match=told):
+        write(model, "int8-sq", ranges=edited, dtype=dtype)

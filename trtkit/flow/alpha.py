@@ -23,7 +23,7 @@ from trtkit.flow.gate import GateOptions, run_gate
 from trtkit.flow.inputs import versions
 from trtkit.quantize.calibrate import texts
 from trtkit.quantize.gate.samples import MIN_SAMPLES, open_tokenizer, take_samples
-from trtkit.quantize.smoothing import Alphas
+from trtkit.quantize.smoothing import Alphas, SmoothingError
 
 ALPHA = "alpha"
 """Name of the stage."""
@@ -120,14 +120,14 @@ class Alpha:
         return facts
 
     def _judge(self, alphas: Alphas, work: Path) -> float | None:
-        """Return the KL divergence of a checkpoint with these alphas; None if it has none, or cannot be written."""
+        """Return the KL divergence of a checkpoint with these alphas; None if it has none, or its weights no values."""
         text, candidate = work / "text.txt", work / "candidate"
         shutil.rmtree(candidate, ignore_errors=True)
         text.write_text(self._text, encoding="utf-8")
         options = GateOptions(data=text, samples=_SAMPLES, sample_tokens=self._sample_tokens)
         try:
             self.write(alphas, candidate)
-        except InputError:  # smoothing makes zeros or infinities of weights
+        except SmoothingError:
             return None
         report = run_gate(self.source, candidate, options, self.store, silent)
         shutil.rmtree(candidate)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from trtkit.checkpoint.kernels import Floats, Kernels
-from trtkit.checkpoint.safetensors import Array, TensorInfo
+from trtkit.checkpoint.safetensors import Array, TensorInfo, numpy_dtype
 from trtkit.errors import InputError
 from trtkit.quantize.linear import Block, Linear, block_amax, block_rows
 
@@ -24,6 +25,10 @@ _NORMAL = 2.0**-14
 """The smallest number that float16 holds in full."""
 _NOTHING = 1e-30
 """Magnitudes up to this are zero: 127 / 1e-30 is a float32, 127 / 1e-37 is not."""
+
+
+class SmoothingError(InputError):
+    """What an alpha makes of the weights cannot be written; another one may do."""
 
 
 def smoother(inputs: Floats, weights: Floats, alpha: float) -> Doubles:
@@ -41,15 +46,23 @@ def alpha_of(alpha: float | Alphas, name: str) -> float:
     return alpha[name.replace(".gate", ".fc")] if isinstance(alpha, Mapping) else alpha
 
 
-def check_divided(before: Floats, after: Floats, info: TensorInfo) -> None:
-    """Refuse smoothing that makes nothing of a norm's weights, small ones apart: below 2**-14 float16 is coarse anyway.
+def check_divided(before: Floats, after: Floats, info: TensorInfo, dtype: str) -> None:
+    """Refuse smoothing that makes nothing of a norm's weights, or more than ``dtype`` holds.
+
+    Small ones are coarse anyway: float16 holds them in full from 2**-14.
 
     Raises:
-        InputError: It does.
+        SmoothingError: It does.
     """
     if ((np.abs(before) >= _NORMAL) & (after == 0)).any():
         message = f"smoothing makes weights of {info.name} zero: the ranges of what follows it are too large"
-        raise InputError(message, path=info.path, hint="use a smaller alpha, or record the ranges again")
+        raise SmoothingError(message, path=info.path, hint="use a smaller alpha, or record the ranges again")
+    limit = float(ml_dtypes.finfo(numpy_dtype(dtype)).max)
+    if (np.abs(after) > limit).any():
+        message = (
+            f"smoothing makes weights of {info.name} {np.abs(after).max():g}, and {dtype} ends at {limit:g}"
+        )
+        raise SmoothingError(message, path=info.path, hint="use a smaller alpha, or convert to bfloat16")
 
 
 def column_amax(kernels: Kernels, linears: Sequence[Linear]) -> Floats:
@@ -78,7 +91,7 @@ class Smoothed:
         """Return a block of them, and the largest magnitude of each row.
 
         Raises:
-            InputError: Smoothing has made infinity of one.
+            SmoothingError: Smoothing has made infinity of one.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             values, largest = self.kernels.smoothed_rows(block.values, self.scale[: len(block.values)])
@@ -89,7 +102,7 @@ def row_amax(kernels: Kernels, values: Floats, block: Block) -> Floats:
     """Return the largest magnitude of each row of smoothed values of a block.
 
     Raises:
-        InputError: Smoothing has made infinity of one.
+        SmoothingError: Smoothing has made infinity of one.
     """
     return _finite(kernels.largest(values, axis=1), block)
 
@@ -97,7 +110,9 @@ def row_amax(kernels: Kernels, values: Floats, block: Block) -> Floats:
 def _finite(largest: Floats, block: Block) -> Floats:
     if not np.isfinite(largest).all():
         source, hint = block.source, "use a smaller alpha, or look for outliers in the ranges"
-        raise InputError(f"smoothing makes weights of {source.name} infinite", path=source.path, hint=hint)
+        raise SmoothingError(
+            f"smoothing makes weights of {source.name} infinite", path=source.path, hint=hint
+        )
     return largest
 
 

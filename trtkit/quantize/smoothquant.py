@@ -194,7 +194,7 @@ class _Smooth:
             kernels.amax(info.read(), 0, name=info.name, path=info.path)  # refuses what is not finite
             before = kernels.halved(info.read()) + np.float32(tensor.target.rule.plus)
             values = kernels.to_float16_grid((before / scale).astype(np.float32))
-            check_divided(before, values, info)
+            check_divided(before, values, info, target.dtype)
             yield target, 0, cast(values, target.dtype, name=info.name, path=info.path)[:, None]
 
     def _scales(
