@@ -80,6 +80,7 @@ class TritonPythonModel:
         reasons = scalar(request, "return_finish_reason") or False
         async for piece in running:
             if reply.is_cancelled():
+                running.abort()  # seen here before the watch sees it, nobody else would
                 raise Refusal("the client is gone", "CANCELLED")
             output = piece.outputs[0]
             outputs = [words("text_output", echo + output.text[sent:])]
