@@ -57,16 +57,16 @@ async def test_a_missing_max_tokens_is_added_in_the_manner_of_the_request(data):
     call, schema = LlmRequest(data), read_schema(model_config("ensemble", TEXT), decoupled=True)
     assert add_default_output(call, PLAIN, schema)
     schema.check(call.message)
-    size = await measure(call, PLAIN, lambda _: LIMITS, PromptCounter(None))
+    size = await measure(call, schema, PLAIN, lambda _: LIMITS, PromptCounter(None))
     assert (size.max_tokens, size.clipped) == (128, False)
     assert LlmRequest(call.address("x")).tensors.number("max_tokens") == 128
 
 
-def test_a_model_that_does_not_declare_max_tokens_gets_none():
+def test_a_model_whose_answers_have_no_length_is_refused():
     call = LlmRequest(typed_request(max_tokens=None))
     schema = read_schema(model_config("ensemble", {"text_input": ("STRING", False)}), decoupled=True)
-    add_default_output(call, PLAIN, schema)
-    assert "max_tokens" not in call.tensors
+    with pytest.raises(Refusal, match="inputs text_input are those of no model that the proxy can admit"):
+        add_default_output(call, PLAIN, schema)
 
 
 @pytest.mark.parametrize(
@@ -179,8 +179,9 @@ def test_an_in_band_error_says_code_reason_and_pushback():
 
 
 def test_a_stop_request_fits_the_engine_model():
-    request = service_pb2.ModelInferRequest.FromString(stop_request("tensorrt_llm", "x", (1, 1)))
-    read_schema(model_config("tensorrt_llm", TOKENS), decoupled=True).check(request)
+    schema = read_schema(model_config("tensorrt_llm", TOKENS), decoupled=True)
+    request = service_pb2.ModelInferRequest.FromString(stop_request(schema, "x"))
+    schema.check(request)
     assert Tensors(request).number("stop") == 1
 
 

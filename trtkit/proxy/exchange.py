@@ -19,6 +19,7 @@ from trtkit.proxy.metrics import NO_CLASS
 from trtkit.proxy.slo import Timeline
 from trtkit.proxy.upstream import SERVICE, refusal_of
 from trtkit.proxy.wire.failure import read_error
+from trtkit.proxy.wire.meter import TextMeter
 from trtkit.proxy.wire.request import LlmRequest
 from trtkit.proxy.wire.response import Chunk, empty_final, readdress
 
@@ -67,6 +68,7 @@ class Exchange:
         self._call: Any = None
         self._entered = self._is_stop = False
         self._max_tokens = 0
+        self._measure = TextMeter(core.counter)
         self._unconfirmed = False
         """Whether the upstream call was given up without knowing that the engine had let go."""
         self._ending: Ending | None = None
@@ -125,14 +127,16 @@ class Exchange:
         self.facts.class_name = name
         tenant = only(TENANT_HEADER, self._caller.tenants) or ""
         schema = await core.fleet.schema(call.model)
-        if call.streams and (unary or not schema.decoupled):
+        dialect = schema.need_dialect()
+        streams = dialect.streams(call.tensors)
+        if streams and (unary or not schema.decoupled):
             raise Refusal(
                 Reason.NOT_DECOUPLED, f"model '{call.model}' is not decoupled, it answers in one piece"
             )
         add_default_output(call, promise, schema)
         schema.check(call.message)
         core.gate.refuse_early(promise.priority, tenant)
-        size = await measure(call, promise, config.limits_of, core.counter)
+        size = await measure(call, schema, promise, config.limits_of, core.counter)
         client_s = (
             min(self._caller.deadline_s, self._timeline.arrival_s + call.timeout_s) - self._timeline.arrival_s
         )
@@ -140,14 +144,16 @@ class Exchange:
             *(self._upstream_id, name, promise, size),
             arrival_s=self._timeline.arrival_s,
             client_s=client_s,
-            streams=call.streams,
+            streams=streams,
             tenant=tenant,
             terms=config.terms[name],
         )
         self._max_tokens = size.max_tokens
         self.facts.clipped_to = size.max_tokens if size.clipped else None
         self.facts.deadline_s = request.limits.total_s
-        self._timeline.streams = call.streams
+        self._timeline.streams = streams
+        echo = call.tensors.text(dialect.prompt) if dialect.echoes(call.tensors) else b""
+        self._measure = TextMeter(core.counter, streams=streams, echo=echo)
         return request
 
     async def _place(self, request: Request) -> None:
@@ -260,16 +266,6 @@ class Exchange:
         async for _ in self._call:
             pass
 
-    def _measure(self, text: bytes) -> int:
-        """Return the tokens of a piece of text.
-
-        A streamed message is one token, except where characters take several, which come when they are whole, and
-        where a server that lags sends several at once: a token never spans two words.
-        """
-        if self._timeline.streams and text.isascii() and len(text.split()) < 2:
-            return 1
-        return max(1, self._core.counter.count_answer(text))
-
     def _note_tokens(self, tokens: int) -> None:
         if tokens == 0:
             return
@@ -296,7 +292,7 @@ class Exchange:
         """
         give_up_s = self._core.clock() + self._core.config.stop_patience_s
         while not self._over.is_set() and self._core.clock() < give_up_s:
-            if not await self._upstream.stop(self._upstream_id):
+            if not await self._upstream.stop(self._upstream_id, self.model):
                 break
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._over.wait(), _STOP_AGAIN_S)

@@ -12,6 +12,7 @@ from trtkit.proxy.config import ProxyConfig
 from trtkit.proxy.ending import Refusal
 from trtkit.proxy.gate import Gate
 from trtkit.proxy.health import Health, Watch
+from trtkit.proxy.metrics import MODELS
 from trtkit.proxy.sensor import Sensor
 from trtkit.proxy.upstream import Upstream
 from trtkit.proxy.wire.schema import ModelSchema
@@ -102,6 +103,15 @@ class Fleet:
             with contextlib.suppress(_Unreachable):
                 return await self._schema_at(upstream, model)
         return await last.schema(model)
+
+    async def admits(self, model: str) -> bool:
+        """Tell whether requests to a model go through admission; where nobody tells, they must not get round it."""
+        if model in MODELS:
+            return True
+        try:
+            return (await self.schema(model)).dialect is not None
+        except Refusal as refusal:
+            return refusal.ending.reason is Reason.NO_BACKEND
 
     async def warm(self) -> None:
         """Ask for the schemas before the first request waits for them."""

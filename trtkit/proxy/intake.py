@@ -12,6 +12,7 @@ from trtkit.conventions import CLASS_HEADER
 from trtkit.plan.types import EngineLimits
 from trtkit.proxy.admission import NO_TERMS, Reason, Request, Terms, TimeLimits
 from trtkit.proxy.ending import Refusal
+from trtkit.proxy.wire.dialect import Dialect
 from trtkit.proxy.wire.prompt import PromptCounter
 from trtkit.proxy.wire.request import LlmRequest
 from trtkit.proxy.wire.schema import ModelSchema
@@ -70,24 +71,24 @@ def choose_class(
 
 def add_default_output(call: LlmRequest, promise: ServiceClass, schema: ModelSchema) -> bool:
     """Give a request that names no length of the answer the one of its class; tell whether that was so."""
-    name = call.output_tensor
-    if name in call.tensors:
-        return False
-    if name in schema.inputs:
-        datatype = schema.inputs[name].datatype
-        call.tensors.add_number(name, datatype, schema.shape_of_one(), promise.default_output_tokens)
-    return True
+    length = schema.need_dialect().length
+    wanted = length.read(call)
+    # Written even where it stays: vLLM takes the parameters of a request for sampling's, those of the proxy too.
+    length.write(call, schema, promise.default_output_tokens if wanted is None else wanted)
+    return wanted is None
 
 
 async def measure(
-    call: LlmRequest, promise: ServiceClass, limits_of: LimitsOf, counter: PromptCounter
+    call: LlmRequest, schema: ModelSchema, promise: ServiceClass, limits_of: LimitsOf, counter: PromptCounter
 ) -> Size:
     """Count the prompt, settle the length of the answer, and refuse what can never be served.
 
     ``limits_of`` tells the limits of the engines that take so long a prompt. An answer longer than the class or the
     engine allows is clipped, not refused.
     """
-    prompt_tokens = await _count_prompt(call, promise, limits_of, counter)
+    dialect = schema.need_dialect()
+    dialect.check(call.tensors)
+    prompt_tokens = await _count_prompt(call, dialect, promise, limits_of, counter)
     limits = limits_of(prompt_tokens)
     room = limits.max_seq_len - prompt_tokens
     if room < 1:
@@ -95,25 +96,29 @@ async def measure(
             Reason.TOO_LONG,
             f"the prompt has {prompt_tokens} tokens, which leaves no room for an answer in {limits.max_seq_len}",
         )
-    name, wanted = call.output_tensor, promise.default_output_tokens
-    if name in call.tensors:
-        wanted = call.tensors.number(name)
+    wanted = dialect.length.read(call)
+    if wanted is None:
+        wanted = promise.default_output_tokens
     if wanted < 1:
-        raise Refusal(Reason.INVALID_INPUT, f"input '{name}' is {wanted}, it must be at least 1")
+        raise Refusal(Reason.INVALID_INPUT, f"{dialect.length.name} is {wanted}, it must be at least 1")
     max_tokens = min(wanted, room, promise.max_output_tokens or room)
-    if name in call.tensors and max_tokens < wanted:
-        call.tensors.set_number(name, max_tokens)
+    if max_tokens < wanted:
+        dialect.length.write(call, schema, max_tokens)
     return Size(prompt_tokens, max_tokens, clipped=max_tokens < wanted)
 
 
 async def _count_prompt(
-    call: LlmRequest, promise: ServiceClass, limits_of: LimitsOf, counter: PromptCounter
+    call: LlmRequest,
+    dialect: Dialect,
+    promise: ServiceClass,
+    limits_of: LimitsOf,
+    counter: PromptCounter,
 ) -> int:
-    if call.is_tokens:
+    if dialect.is_tokens:
         prompt_tokens = call.prompt_width()
         _check_prompt(prompt_tokens, promise, limits_of(prompt_tokens))
         return prompt_tokens
-    text = call.tensors.text("text_input")
+    text = call.tensors.text(dialect.prompt)
     _check_prompt(counter.at_least(text), promise, limits_of(sys.maxsize), "at least ")
     prompt_tokens = await counter.count(text)
     _check_prompt(prompt_tokens, promise, limits_of(prompt_tokens))

@@ -1,6 +1,7 @@
 """The proxy's metrics: seconds, fixed label sets, every series at 0 before the first request.
 
-No label ever holds what a client sent: classes come from the contract, models are the three of the repository.
+No label ever holds what a client sent: classes come from the contract, models are the three of the repository and
+one for all others.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from trtkit.proxy.health import Health
 from trtkit.proxy.slo import Timeline, Verdict, judge, kept_all
 
 MODELS = (ENGINE_MODEL, *TEXT_MODELS)
+"""Models of the repositories that trtkit makes."""
+OTHER = "other"
+"""Label of all other models: their names come from clients."""
 NO_CLASS = "unknown"
 """Class label of a request whose class could not be told."""
 
@@ -114,6 +118,7 @@ class Metrics:
 
     def observe(self, model: str, class_name: str, reason: Reason, timeline: Timeline) -> None:
         """Count a request that was just answered."""
+        model = model if model in MODELS else OTHER
         self._requests.labels(model, class_name, reason.outcome.value, reason.value).inc()
         promise = self._classes.get(class_name)
         if promise is None:
@@ -213,7 +218,7 @@ class Metrics:
                 histogram.labels(model, class_name).observe(value_s)
 
     def _create_series(self) -> None:
-        for model in MODELS:
+        for model in (*MODELS, OTHER):
             for reason in Reason:
                 for name in (*self._classes, NO_CLASS):
                     self._requests.labels(model, name, reason.outcome.value, reason.value)

@@ -16,7 +16,6 @@ from trtkit.proxy.admission import Reason
 from trtkit.proxy.core import Core
 from trtkit.proxy.ending import Ending, Facts, Refusal
 from trtkit.proxy.exchange import Exchange
-from trtkit.proxy.metrics import MODELS
 from trtkit.proxy.stream import ClientStream
 from trtkit.proxy.upstream import SERVICE, caller_of
 from trtkit.proxy.wire.request import model_name
@@ -65,7 +64,8 @@ class Router(grpc.GenericRpcHandler):
     async def _infer(self, data: bytes, context: Any) -> bytes:
         try:
             model = model_name(data)
-            admitted = model in MODELS and not (await self._core.fleet.schema(model)).decoupled
+            fleet = self._core.fleet
+            admitted = await fleet.admits(model) and not (await fleet.schema(model)).decoupled
         except Refusal as refusal:
             return await _abort(context, refusal.ending, Facts())
         # Triton answers ModelInfer for a decoupled model itself: UNIMPLEMENTED.

@@ -15,7 +15,6 @@ from trtkit.proxy.admission import Reason
 from trtkit.proxy.core import Core
 from trtkit.proxy.ending import Ending, Facts, Metadata, Refusal
 from trtkit.proxy.exchange import Exchange
-from trtkit.proxy.metrics import MODELS
 from trtkit.proxy.upstream import caller_of
 from trtkit.proxy.wire.failure import error_in
 from trtkit.proxy.wire.request import model_name
@@ -113,7 +112,7 @@ class ClientStream:
     async def _take(self, data: bytes) -> None:
         self._requests += 1
         model = model_name(data)
-        if model in MODELS:
+        if await self._core.fleet.admits(model):
             exchange = Exchange(self._core, model, self._caller, self)
             self._exchanges.add(exchange)
             self._core.spawn(exchange.run(data))

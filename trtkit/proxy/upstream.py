@@ -20,7 +20,7 @@ from trtkit.conventions import (
 from trtkit.proxy.admission import Reason
 from trtkit.proxy.ending import Caller, Metadata, Refusal
 from trtkit.proxy.health import Health
-from trtkit.proxy.wire.failure import ending_of
+from trtkit.proxy.wire.failure import ending_of, error_in
 from trtkit.proxy.wire.response import stop_request
 from trtkit.proxy.wire.schema import ModelSchema, read_schema
 
@@ -123,14 +123,15 @@ class Upstream:
         ready = service_pb2.ModelReadyResponse.FromString(reply).ready
         return Health.ALIVE if ready else Health.UNREADY
 
-    async def stop(self, upstream_id: str) -> bool:
-        """Ask the engine to drop a request; False when it cannot be asked."""
+    async def stop(self, upstream_id: str, model: str) -> bool:
+        """Ask the engine to drop a model's request; False when it cannot be asked."""
         try:
-            schema = await self.schema(ENGINE_MODEL)
+            schema = await self.schema(model)
+            if schema.dialect is not None and schema.dialect.stops_engine:
+                schema = await self.schema(ENGINE_MODEL)
             if "stop" not in schema.inputs:
                 return False
-            request = stop_request(ENGINE_MODEL, upstream_id, schema.shape_of_one())
-            call = self.infer_stream(request, timeout_s=_PROBE_S)
+            call = self.infer_stream(stop_request(schema, upstream_id), timeout_s=_PROBE_S)
             return all([not _is_error(reply) async for reply in call])
         except (Refusal, grpc.aio.AioRpcError):
             return False
@@ -187,6 +188,6 @@ def caller_of(context: Any, now_s: float) -> Caller:
 
 
 def _is_error(reply: bytes) -> bool:
-    from tritonclient.grpc import service_pb2
-
-    return bool(service_pb2.ModelStreamInferResponse.FromString(reply).error_message)
+    """Tell whether a stop failed; TensorRT-LLM's Python API says of the stop too that it was cancelled."""
+    error = error_in(reply)
+    return error is not None and error.status != "CANCELLED"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trtkit.conventions import ENGINE_MODEL, SPELL_CODE_PARAMETER
+from trtkit.conventions import SPELL_CODE_PARAMETER
 from trtkit.proxy.admission import Reason
 from trtkit.proxy.ending import Refusal
 from trtkit.proxy.wire.tensors import Tensors
@@ -47,23 +47,11 @@ class LlmRequest:
         self.message.parameters[EMPTY_FINAL].bool_param = True
         self.message.parameters[SPELL_CODE_PARAMETER].bool_param = True
         self.tensors = Tensors(self.message)
-        stream = "streaming" if self.is_tokens else "stream"
-        self.streams = stream in self.tensors and bool(self.tensors.number(stream))
-
-    @property
-    def is_tokens(self) -> bool:
-        """Whether the prompt comes as token ids rather than as text."""
-        return self.model == ENGINE_MODEL
-
-    @property
-    def output_tensor(self) -> str:
-        """Name of the input that limits the answer."""
-        return "request_output_len" if self.is_tokens else "max_tokens"
 
     @property
     def is_stop(self) -> bool:
         """Whether the request only cancels another one."""
-        return self.is_tokens and "stop" in self.tensors and bool(self.tensors.number("stop"))
+        return "stop" in self.tensors and bool(self.tensors.number("stop"))
 
     def prompt_width(self) -> int:
         """Return the prompt's tokens as ``input_lengths`` (else the width of ``input_ids``) says."""

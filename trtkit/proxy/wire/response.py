@@ -7,12 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from trtkit.proxy.ending import Ending
+from trtkit.proxy.wire.schema import ModelSchema
 
 FINAL = "triton_final_response"
 REASON_PARAMETER = "trtkit_reason"
 PUSHBACK_PARAMETER = "trtkit_retry_pushback_ms"
 CLIPPED_PARAMETER = "trtkit_max_tokens_clipped"
 _LENGTH = struct.Struct("<i")
+_ONE = {
+    "BOOL": b"\x01",
+    "INT32": struct.pack("<i", 1),
+    "INT64": struct.pack("<q", 1),
+    "BYTES": struct.pack("<I", 0),
+}
+"""The contents of tensors of one element."""
 
 Measure = Callable[[bytes], int]
 
@@ -85,18 +93,17 @@ def readdress(data: bytes, client_id: str, measure: Measure) -> tuple[bytes, int
     return bytes(response.SerializeToString()), count_tokens(response, measure)
 
 
-def stop_request(model: str, upstream_id: str, shape: tuple[int, ...]) -> bytes:
+def stop_request(schema: ModelSchema, upstream_id: str) -> bytes:
     """Write the request that makes the engine drop ``upstream_id``.
 
     The inputs beside ``stop`` say nothing, but Triton insists on them.
     """
     from tritonclient.grpc import service_pb2
 
-    request = service_pb2.ModelInferRequest(model_name=model, id=upstream_id)
+    request = service_pb2.ModelInferRequest(model_name=schema.name, id=upstream_id)
     request.parameters["triton_enable_empty_final_response"].bool_param = True
-    for name in ("input_ids", "input_lengths", "request_output_len"):
-        request.inputs.add(name=name, datatype="INT32", shape=shape)
-        request.raw_input_contents.append(struct.pack("<i", 1))
-    request.inputs.add(name="stop", datatype="BOOL", shape=shape)
-    request.raw_input_contents.append(b"\x01")
+    for name, declared in schema.inputs.items():
+        if name == "stop" or not declared.optional:
+            request.inputs.add(name=name, datatype=declared.datatype, shape=schema.shape_of_one())
+            request.raw_input_contents.append(_ONE[declared.datatype])
     return bytes(request.SerializeToString())

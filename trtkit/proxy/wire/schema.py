@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NoReturn
 
 from trtkit.proxy.admission import Reason
 from trtkit.proxy.ending import Refusal
+from trtkit.proxy.wire.dialect import Dialect, dialect_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,21 @@ class ModelSchema:
     inputs: dict[str, Input]
     batched: bool
     decoupled: bool
+
+    @cached_property
+    def dialect(self) -> Dialect | None:
+        """How the model takes requests; None for one that is no language model, or an unknown one."""
+        return dialect_of(self.inputs)
+
+    def need_dialect(self) -> Dialect:
+        """Return the dialect.
+
+        Raises:
+            Refusal: The model has none, so that nothing is known of what its requests take.
+        """
+        return self.dialect or self._refuse(
+            f"the inputs {', '.join(self.inputs)} are those of no model that the proxy can admit requests to"
+        )
 
     def shape_of_one(self) -> tuple[int, ...]:
         """Return the shape of a one-element tensor: [1, 1] with a batch dimension, else [1]."""

@@ -67,14 +67,29 @@ class Tensors:
         else:
             getattr(tensor.contents, contents)[:] = [value]
 
+    def set_text(self, name: str, text: bytes) -> None:
+        """Replace the contents of a one-element BYTES tensor."""
+        if name in self._raw:
+            self._request.raw_input_contents[self._raw[name]] = _raw_text(text)
+        else:
+            self._inputs[name].contents.bytes_contents[:] = [text]
+
     def add_number(self, name: str, datatype: str, shape: tuple[int, ...], value: int) -> None:
         """Add a one-element tensor, raw or typed like the others."""
         tensor = self._request.inputs.add(name=name, datatype=datatype, shape=shape)
         fmt, contents = self._number_format(tensor)
-        self._inputs[name] = tensor
+        self._fill(tensor, struct.pack(fmt, value), contents, value)
+
+    def add_text(self, name: str, shape: tuple[int, ...], text: bytes) -> None:
+        """Add a one-element BYTES tensor, raw or typed like the others."""
+        tensor = self._request.inputs.add(name=name, datatype="BYTES", shape=shape)
+        self._fill(tensor, _raw_text(text), "bytes_contents", text)
+
+    def _fill(self, tensor: Any, raw: bytes, contents: str, value: int | bytes) -> None:
+        self._inputs[tensor.name] = tensor
         if self._raw:
-            self._raw[name] = len(self._request.raw_input_contents)
-            self._request.raw_input_contents.append(struct.pack(fmt, value))
+            self._raw[tensor.name] = len(self._request.raw_input_contents)
+            self._request.raw_input_contents.append(raw)
         else:
             getattr(tensor.contents, contents).append(value)
 
@@ -89,3 +104,7 @@ class Tensors:
         raise Refusal(
             Reason.INVALID_INPUT, f"input '{name}' has no readable contents; the proxy has to see its value"
         )
+
+
+def _raw_text(text: bytes) -> bytes:
+    return struct.pack("<I", len(text)) + text
