@@ -13,6 +13,7 @@ from tests.checkpoint.conftest import tiny_llama  # noqa: F401 - a fixture
 from trtkit.canonical import canonical_json
 from trtkit.catalog.formats import KV_CACHE, WEIGHTS
 from trtkit.catalog.trtllm import LINES
+from trtkit.contract.load import parse_contract
 from trtkit.contract.models import Contract
 from trtkit.conventions import MANIFEST
 from trtkit.engine.store import Stage, Store
@@ -30,6 +31,7 @@ PRETRAINED = {
     "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"},
     "mapping": {"world_size": 2, "tp_size": 2, "pp_size": 1},
 }  # fmt: skip
+CHAT = "name: chat\nmodel: {source: .}\nclasses: {chat: {priority: 1}}\nengine: {backend: tensorrt}\n"
 TARGET = {"backend": "tensorrt", "gpu": "h100-sxm", "sm": 90, "trtllm": "1.1", "image": "26.02"}
 ORIGIN = {
     "contract": {"path": "/contracts/chat.yaml", "name": "chat", "set": ["engine.gpu=h100-sxm"]},
@@ -92,6 +94,16 @@ def test_another_target_is_refused_with_the_command_that_builds_for_it(
     assert words[:3] == ["trtkit", "build", "/contracts/chat.yaml"]
     assert [any(word.startswith(each) for word in words) for each in changed] == [True] * len(changed)
     assert len([word for word in words if word.startswith("engine.gpu=")]) == 1
+    contract = parse_contract(CHAT, Path("chat.yaml"), [word for word in words if "=" in word]).contract
+    taken = {f"engine.trtllm={contract.engine.trtllm}", f"engine.gpu={contract.engine.gpu or 'null'}"}
+    assert {
+        each for each in changed if each.startswith(("engine.trtllm", "engine.gpu")) and each[-1] != "="
+    } <= taken
+
+
+def test_who_moves_from_the_cpu_to_a_release_is_told_that_it_takes_a_gpu(trtkit, foreign):
+    (foreign / "config.json").write_text('{"backend": "cpu"}')
+    assert "--set engine.gpu=GPU --set engine.trtllm=1.2" in trtkit("verify", foreign, "--against", "1.2")[2]
 
 
 def test_another_gpu_of_the_same_sm_is_a_warning(trtkit, engine):

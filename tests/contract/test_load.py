@@ -125,6 +125,30 @@ def test_overrides_keep_yaml_types_and_are_validated(write):
     assert "engine.limits.max_batch_size" in problems_of(write(CONTRACT), "engine.limits.max_batch_size=four")
 
 
+@pytest.mark.parametrize(
+    ("override", "found"),
+    [
+        ("engine.trtllm=1.2", "1.2"),
+        ("engine.trtllm=1.10", "1.10"),
+        ('engine.trtllm="1.2"', "1.2"),
+        ("engine.gpu=null", None),
+        ("name=2026-01-31", "2026-01-31"),
+        ("name=0x10 # the sixteenth", "0x10"),
+    ],
+)
+def test_an_override_of_text_needs_no_quotes(write, override, found):
+    contract = load_contract(write(CONTRACT), [override]).contract
+    assert found in (contract.name, contract.engine.trtllm) or contract.engine.gpu is found
+
+
+@pytest.mark.parametrize(
+    ("given", "line"), [("1.2.1", "1.2"), ("v0.20.0rc1", "0.20"), ("1.2.0+cu12", "1.2"), ("newest", "1.2")]
+)
+def test_a_release_where_its_line_belongs_is_told_the_line(write, given, line):
+    problem = problems_of(write(CONTRACT), f"engine.trtllm={given}")["engine.trtllm"]
+    assert (problem.message, line in problem.hint) == (f"{given!r} is no release line", True)
+
+
 def test_a_default_class_must_exist(write):
     with pytest.raises(ContractError, match="the classes are interactive"):
         load_contract(write(CONTRACT + "default_class: gold\n"))

@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -86,7 +86,8 @@ def load_contract(path: Path, overrides: Sequence[str] = ()) -> ContractFile:
 
     Args:
         path: YAML file.
-        overrides: ``a.b.c=value`` each; the value is parsed as YAML, so types survive.
+        overrides: ``a.b.c=value`` each; the value is parsed as YAML, so types survive, but for keys that are text:
+            ``engine.trtllm=1.10`` needs no quotes within quotes.
 
     Raises:
         InputError: The file cannot be read or an override is malformed.
@@ -178,7 +179,10 @@ def _apply(raw: dict[str, Any], lines: dict[Key, int], override: str) -> None:
     if not isinstance(section, dict):
         raise InputError(f"--set {override}: {'.'.join(parents)} is not a section")
     try:
-        section[leaf] = yaml.load(value, _Loader)  # noqa: S506 - a SafeLoader
+        given = yaml.load(value, _Loader)  # noqa: S506 - a SafeLoader
+        if _is_text((*parents, leaf)) and not isinstance(given, str | list | dict | None):
+            given = yaml.load(value, yaml.BaseLoader)  # noqa: S506 - which makes nothing but text
+        section[leaf] = given
     except (yaml.YAMLError, RecursionError) as error:
         reason = getattr(error, "problem", None) or error
         raise InputError(f"--set {override}: the value is not valid YAML: {reason}") from error
@@ -202,6 +206,12 @@ def _explain(item: Any, path: Path, lines: Mapping[Key, int]) -> Problem:
         message, hint = (
             f"{given!r} is not one of {', '.join(allowed)}",
             UNWRITTEN.get(str(given).lower()) or _nearest(str(given), allowed).rstrip("; "),
+        )
+    elif kind == "string_pattern_mismatch" and key[-1] == "trtllm":
+        line = re.search(r"\d+\.\d+", given)
+        message, hint = (
+            f"{given!r} is no release line",
+            f'write "{line[0] if line else "1.2"}", its first two numbers',
         )
     elif kind == "string_pattern_mismatch":
         message, hint = f"{given!r} is no name", NAME_HINT
@@ -235,21 +245,31 @@ def _line_of(key: Key, lines: Mapping[Key, int]) -> int | None:
     return lines.get(key)
 
 
-def _model_at(key: Key) -> type[BaseModel] | None:
-    """Return the contract section that lives at a key, or None for a plain value."""
+def _annotation_at(key: Key) -> Any:
+    """Return the type of what lives at a key of the contract, None being left out; None where there is no such key."""
     annotation: Any = Contract
     for part in key:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             field = annotation.model_fields.get(str(part))
-            if field is None:
-                return None
-            annotation = field.annotation
+            annotation = field.annotation if field else None
         elif get_origin(annotation) is dict:
             annotation = get_args(annotation)[1]
         else:
             return None
         if get_origin(annotation) in (Union, types.UnionType):
             annotation = next(arg for arg in get_args(annotation) if arg is not type(None))
+        if get_origin(annotation) is Annotated:
+            annotation = get_args(annotation)[0]
+    return annotation
+
+
+def _is_text(key: Key) -> bool:
+    return _annotation_at(key) is str
+
+
+def _model_at(key: Key) -> type[BaseModel] | None:
+    """Return the contract section that lives at a key, or None for a plain value."""
+    annotation = _annotation_at(key)
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 

@@ -149,7 +149,7 @@ def _image(target: Target) -> str:
 
 
 def _changes(have: Target, target: Target) -> dict[str, str]:
-    """Return the contract's keys that have other values for the target."""
+    """Return the contract's keys that have other values for the target; ``GPU`` stands for one that nobody named."""
     if target.backend == CPU:
         only_rtx = {"engine.targets": "null"} if have.sms else {}
         return {"engine.backend": CPU, "engine.gpu": "null", **only_rtx}
@@ -160,6 +160,8 @@ def _changes(have: Target, target: Target) -> dict[str, str]:
     gpu = target.gpu or next((gpu.name for gpu in GPUS.values() if gpu.sm == target.sm), None)
     if gpu and (have.sm != target.sm or target.gpu):
         changes["engine.gpu"] = gpu
+    elif moves and have.gpu is None:
+        changes["engine.gpu"] = "GPU"
     if target.line:
         changes["engine.trtllm"] = target.line
     return changes
