@@ -122,6 +122,16 @@ async def test_a_client_that_goes_away_stops_the_engine_and_frees_the_slot(front
     assert fake.running == 0
 
 
+async def test_a_client_whose_own_deadline_came_first_did_not_leave(fake, serve, until_stop):
+    """Its clock is ahead of the proxy's by the way of its request, so that its reset often comes before the deadline."""
+    front = await serve(fake.address, slots=20)
+    ends = (ask(front.address, timeout_s=0.3 + 0.1007 * n) for n in range(20))
+    for error in await asyncio.gather(*ends, return_exceptions=True):
+        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await front.until(20, "requests_total", reason="deadline")
+    assert await front.metric("requests_total") == 20
+
+
 async def test_a_cancel_in_the_queue_never_reaches_the_server(fake, serve, until_stop, spawn):
     front = await serve(fake.address, slots=1)
     spawn(ask(front.address))

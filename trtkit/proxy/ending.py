@@ -115,12 +115,18 @@ class Facts:
         ]
 
 
+_TRANSIT_S, _ROUNDING = 0.05, 0.02
+"""A client's clock ends its call before the deadline that arrives here: by the way of its request, and by what gRPC
+rounds timeouts up (1.234 s to 1.24 s)."""
+
+
 @dataclass(frozen=True)
 class Caller:
     """Who asks: what the client's call says beside its messages."""
 
     metadata: Metadata
     """To be passed on."""
+    arrival_s: float
     deadline_s: float
     """End of the client's call on the proxy's clock, or infinity."""
     grpc_errors: bool
@@ -129,3 +135,8 @@ class Caller:
     """What it names as its class, each once; more than one contradict each other."""
     tenants: tuple[str, ...] = ()
     """Who shares its band's turns as one; likewise."""
+
+    def why_left(self, now_s: float) -> Reason:
+        """Tell a client whose time was up from one that left of its own will."""
+        early_s = max(_TRANSIT_S, _ROUNDING * (now_s - self.arrival_s))
+        return Reason.DEADLINE if now_s + early_s >= self.deadline_s else Reason.CLIENT_CANCELLED

@@ -78,8 +78,7 @@ class Router(grpc.GenericRpcHandler):
         try:
             ending = await reply.ended
         except asyncio.CancelledError:
-            timed_out = self._core.clock() >= caller.deadline_s
-            exchange.cancel(Reason.DEADLINE if timed_out else Reason.CLIENT_CANCELLED)
+            exchange.cancel(caller.why_left(self._core.clock()))
             raise
         if ending.reason is not Reason.OK:
             return await _abort(context, ending, exchange.facts)

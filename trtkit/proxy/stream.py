@@ -137,9 +137,8 @@ class ClientStream:
         self.finish(ending.status, ending.message, Facts().trailers(ending))
 
     def _cancel_rest(self) -> None:
-        timed_out = self._core.clock() >= self._caller.deadline_s
         for exchange in list(self._exchanges):
-            exchange.cancel(Reason.DEADLINE if timed_out else Reason.CLIENT_CANCELLED)
+            exchange.cancel(self._caller.why_left(self._core.clock()))
         if self._lane is not None:
             self._lane.cancel()
 

@@ -180,6 +180,7 @@ def caller_of(context: Any, now_s: float) -> Caller:
         metadata=tuple(
             each for each in headers if not each[0].startswith(_KEPT) and each[0] not in _CONSUMED
         ),
+        arrival_s=now_s,
         deadline_s=math.inf if left_s is None else now_s + left_s,
         grpc_errors=list(named.get(TRITON_GRPC_ERROR_HEADER, ())) == ["true"],
         class_names=tuple(named.get(CLASS_HEADER, ())),
