@@ -59,7 +59,7 @@ class Companions:
         Raises:
             ContractError: They do not; all problems of a kind are listed.
         """
-        check_adapters(self.adapters, plan)
+        check_adapters(self.adapters, plan, source.config)
         if self.heads is not None:
             check_heads(self.heads, plan)
         if self.draft is not None and self.draft_way is not None:

@@ -1,4 +1,4 @@
-"""What an engine comes with: adapters, heads, a draft model; checked before the build and found in it afterwards."""
+"""What an engine comes with: heads, a draft model; checked before the build and found in it afterwards."""
 
 import json
 from pathlib import Path
@@ -15,25 +15,7 @@ from tests.flow.conftest import save_tokenizer
 from trtkit.checkpoint.safetensors import read_header
 from trtkit.engine.manifest import read_manifest
 
-TARGETS = ["q_proj", "v_proj"]
 SPECULATION = {"mode": "medusa", "checkpoint": "heads", "max_draft_tokens": 63}
-
-
-@pytest.fixture
-def adapter(tmp_path):
-    """Write an adapter as peft saves it; its tensors are of ``rank``, whatever its configuration says."""
-
-    def write(name="adapter", rank=8, modules=TARGETS, **config) -> Path:
-        folder = tmp_path / name
-        folder.mkdir()
-        given = {"peft_type": "LORA", "r": rank, "target_modules": modules, "modules_to_save": None}
-        (folder / "adapter_config.json").write_text(json.dumps(given | config))
-        prefix = "base_model.model.model.layers.0.self_attn."
-        tensors = {f"{prefix}{each}.lora_A.weight": np.ones((rank, 64), np.float32) for each in modules}
-        save(folder / "adapter_model.safetensors", tensors)
-        return folder
-
-    return write
 
 
 @pytest.fixture
@@ -68,79 +50,6 @@ def heads(planned, checkpoint, tmp_path):
         return folder
 
     return write
-
-
-def test_adapters_come_with_the_engine(tools, contract, build, adapter):
-    tools()
-    adapter()
-    code, document, err = build(contract(lora={"adapters": ["adapter"], "max_rank": 16} | MODULES))
-    assert code == 0, err
-    manifest = read_manifest(Path(stage(document, "compile")["path"]))
-    assert {"lora/0/adapter_config.json", "lora/0/adapter_model.safetensors"} < set(manifest.files)
-    words = manifest.facts["argv"][0]
-    assert words[words.index("--lora_target_modules") :][1:4] == ["attn_q", "attn_k", "attn_v"]
-    assert words[words.index("--max_lora_rank") + 1] == "16"
-
-
-MODULES = {"modules": ["attn_q", "attn_k", "attn_v"]}
-
-
-def test_adapters_go_with_a_stripped_engine_and_into_a_container(tools, contract, build, adapter):
-    tools()
-    adapter()
-    path = contract(lora={"adapters": ["adapter"]} | MODULES, build_flags={"strip_plan": True})
-    code, document, err = build(path, "--in-container")
-    assert code == 0, err
-    assert (Path(stage(document, "compile")["path"]) / "lora" / "0" / "adapter_config.json").is_file()
-
-
-def test_another_adapter_is_another_engine(tools, contract, build, adapter):
-    tools()
-    folder = adapter()
-    path = contract(lora={"adapters": ["adapter"]} | MODULES)
-    build(path)
-    save(folder / "adapter_model.safetensors", {"a.q_proj.lora_A.weight": np.zeros((8, 64), np.float32)})
-    hits = {each["stage"]: each["hit"] for each in build(path)[1]["stages"]}
-    assert hits == {"convert": True, "compile": False, "repo": False}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"rank": 32}, "has rank 32, engine.lora.max_rank is 16"),
-        ({"r": 8, "rank_pattern": {"q_proj": 64}}, "has rank 64"),
-        ({"peft_type": "LOHA"}, "is of kind LOHA"),
-        ({"use_dora": True}, "is a DoRA adapter"),
-        ({"modules_to_save": ["lm_head"]}, "brings whole layers (lm_head)"),
-        ({"modules": ["q_proj", "o_proj"]}, "changes attn_dense, which the engine is not built for"),
-        ({"modules": ["conv"]}, "changes conv, which engines have no adapters for"),
-        ({"name": "elsewhere"}, "there is no such folder"),
-    ],
-)
-def test_an_adapter_that_does_not_fit_is_refused_before_anything_is_built(
-    tools,
-    contract,
-    build,
-    adapter,
-    tmp_path,
-    changes,
-    message,
-):
-    tools()
-    adapter(**changes)
-    code, document, _ = build(contract(lora={"adapters": ["adapter"], "max_rank": 16} | MODULES))
-    assert code == 2
-    assert message in document["error"]["message"]
-    assert not (tmp_path / "home" / "convert").exists()
-
-
-def test_a_second_adapter_changes_what_the_first_one_does(tools, contract, build, adapter):
-    tools()
-    adapter()
-    adapter("second", modules=["o_proj"])
-    code, document, _ = build(contract(lora={"adapters": ["adapter", "second"]}))
-    assert code == 2
-    assert "changes attn_dense" in document["error"]["message"]
 
 
 def test_a_checkpoint_with_heads_takes_the_place_of_the_source(tools, contract, build, heads):

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.hf import read_json
 from trtkit.checkpoint.safetensors import TensorInfo, read_header
 from trtkit.engine.tensorrt.argv import flags_of
@@ -17,6 +18,7 @@ CONFIG, WEIGHTS, OLD_WEIGHTS = "adapter_config.json", "adapter_model.safetensors
 FILES = (CONFIG, WEIGHTS, OLD_WEIGHTS)
 """What the builder reads and copies."""
 _KEY = "engine.lora.adapters"
+_PEFT, _MERGE = "give a folder that peft saved", "merge the adapter into the model"
 _MODULES = {
     "q_proj": "attn_q",
     "k_proj": "attn_k",
@@ -28,10 +30,13 @@ _MODULES = {
     "down_proj": "mlp_4h_to_h",
 }
 """Hugging Face's name of a layer to TensorRT-LLM's."""
-_A = re.compile(r"\.(\w+)\.lora_A\.(?:\w+\.)?weight$")
+_PART = re.compile(r"(?:.*\blayers\.(\d+)\.)?((?:\w+\.)*)(\w+)\.lora_([AB])\.(?:\w+\.)?weight")
+"""Layer's number, what the module is in, its name, and which of the two matrices."""
+_MAGNITUDE = "lora_magnitude_vector"
+"""Of DoRA, beside A and B."""
 
 
-def check_adapters(folders: Sequence[Path], plan: Plan) -> None:
+def check_adapters(folders: Sequence[Path], plan: Plan, model: ModelConfig) -> None:
     """Make sure that every adapter fits the engine; headers only.
 
     Raises:
@@ -39,28 +44,33 @@ def check_adapters(folders: Sequence[Path], plan: Plan) -> None:
     """
     problems, first = [], None
     for folder in folders:
-        found = list(_problems(folder, plan, first))
+        found = list(_problems(folder, plan, model, first))
         problems += [Problem(message, _KEY, hint, str(folder)) for message, hint in found]
-        first = first or (None if found else _modules_of(folder))
+        first = first or (None if found else _modules_of(read_header(folder / WEIGHTS)))
     if problems:
         raise ContractError(problems)
 
 
-def _problems(folder: Path, plan: Plan, first: frozenset[str] | None) -> Iterator[tuple[str, str]]:
+def _problems(
+    folder: Path, plan: Plan, model: ModelConfig, first: frozenset[str] | None
+) -> Iterator[tuple[str, str]]:
     """Yield what is wrong with fixes; ``first`` are the modules of the first adapter, where the contract has none."""
     if not folder.is_dir():
         yield "there is no such folder", "paths in a contract are relative to it"
         return
-    try:
-        config, tensors = read_json(folder / CONFIG), _tensors(folder)
-    except InputError as error:
-        yield error.message, "give a folder that peft saved"
+    if not (folder / WEIGHTS).is_file():
+        hint = f"save {OLD_WEIGHTS} anew with peft" if (folder / OLD_WEIGHTS).is_file() else _PEFT
+        yield f"there is no {WEIGHTS}", hint
         return
-    if tensors is None and not (folder / OLD_WEIGHTS).is_file():
-        yield f"there is neither {WEIGHTS} nor {OLD_WEIGHTS}", "give a folder that peft saved"
-    yield from _rank_problems(config, tensors or {}, int(str(flags_of(plan).get("max_lora_rank", 64))))
+    try:
+        config, tensors = read_json(folder / CONFIG), read_header(folder / WEIGHTS)
+    except InputError as error:
+        yield error.message, _PEFT
+        return
+    yield from _rank_problems(config, tensors, int(str(flags_of(plan).get("max_lora_rank", 64))))
     yield from _kind_problems(config, plan)
-    yield from _module_problems(_modules_of(folder), plan, first)
+    yield from _module_problems(_modules_of(tensors), plan, first)
+    yield from _tensor_problems(tensors, model)
 
 
 def _rank_problems(
@@ -68,25 +78,32 @@ def _rank_problems(
 ) -> Iterator[tuple[str, str]]:
     pattern = config.get("rank_pattern")
     ranks = [config.get("r"), *(pattern.values() if isinstance(pattern, Mapping) else ())]
-    ranks += [info.shape[0] for name, info in tensors.items() if _A.search(name)]
+    ranks += [info.shape[0] for name, info in tensors.items() if ".lora_A." in name and info.shape]
     largest = max((rank for rank in ranks if type(rank) is int), default=0)
-    if largest == 0:
+    if type(config.get("r")) is not int or config["r"] < 1:
         yield "says no rank", f"r is missing in {CONFIG}"
     if largest > most:
         yield f"has rank {largest}, engine.lora.max_rank is {most}", f"set engine.lora.max_rank to {largest}"
 
 
 def _kind_problems(config: Mapping[str, Any], plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield what the runtime would leave out: it reads ``r``, ``lora_alpha`` and ``use_rslora``, and two matrices."""
     if config.get("peft_type") not in (None, "LORA"):
         yield f"is of kind {config['peft_type']}, not LoRA", "use another adapter"
     if config.get("use_dora") and flags_of(plan).get("dora_plugin") != "enable":
         yield "is a DoRA adapter", "set engine.build_flags.dora_plugin to enable"
+    if type(config.get("lora_alpha")) not in (int, float):
+        yield "says no scale", f"lora_alpha is missing in {CONFIG}"
+    if config.get("alpha_pattern"):
+        yield "has scales of its own for some layers (alpha_pattern), which engines do not read", _MERGE
+    if config.get("bias") not in (None, "none"):
+        yield f"brings biases (bias: {config['bias']}), which engines have no place for", _MERGE
     if config.get("modules_to_save"):
         names = ", ".join(map(str, config["modules_to_save"]))
         message = (
             f"brings whole layers ({names}), with which the first adapter replaces the model's own for all"
         )
-        yield message, "merge them into the model"
+        yield message, _MERGE
 
 
 def _module_problems(
@@ -101,14 +118,60 @@ def _module_problems(
         yield f"changes {', '.join(extra)}, which the engine is not built for", hint
 
 
-def _modules_of(folder: Path) -> frozenset[str]:
-    """Return the layers by TensorRT-LLM's names where they have one: those with tensors, else those that are listed."""
-    tensors = _tensors(folder)
-    listed = read_json(folder / CONFIG).get("target_modules")
-    names = {found[1] for name in tensors or () if (found := _A.search(name))}
-    names = names or (set(map(str, listed)) if isinstance(listed, list) else set())
-    return frozenset(_MODULES.get(name.rpartition(".")[2], name) for name in names)
+def _tensor_problems(tensors: Mapping[str, TensorInfo], model: ModelConfig) -> Iterator[tuple[str, str]]:
+    """Yield tensors that are not of this model, one of each kind: a number of layers or a width is wrong in all."""
+    sizes, told = _sizes(model), set()
+    for name, info in sorted(tensors.items()):
+        found = _PART.fullmatch(name)
+        module = _module(found) if found else ""
+        if found is None:
+            kind = "" if _MAGNITUDE in name else "is no matrix of an adapter, and nothing would read it"
+        elif module not in sizes:
+            kind = ""  # told by its module already
+        elif found[1] is None or int(found[1]) >= model.num_layers:
+            kind = f"is of no layer that the model has: there are {model.num_layers}"
+        else:
+            kind = _misfit(name, info, tensors, sizes[module])
+        if kind and (module, kind) not in told:
+            told.add((module, kind))
+            yield f"{name} {kind}", "give an adapter that was trained on this model"
 
 
-def _tensors(folder: Path) -> Mapping[str, TensorInfo] | None:
-    return read_header(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else None
+def _misfit(name: str, info: TensorInfo, tensors: Mapping[str, TensorInfo], sizes: tuple[int, int]) -> str:
+    """Return why a matrix does not fit its layer, which has ``sizes`` outputs and inputs: A is [rank, in]."""
+    rows, columns = sizes
+    is_first = ".lora_A." in name
+    other = tensors.get(name.replace(*((".lora_A.", ".lora_B.") if is_first else (".lora_B.", ".lora_A."))))
+    if other is None:
+        return f"has no {'lora_B' if is_first else 'lora_A'} beside it"
+    if len(info.shape) != 2 or len(other.shape) != 2:
+        return f"has shape {list(info.shape)}, where a matrix is due"
+    wanted = (info.shape[0], columns) if is_first else (rows, other.shape[0])
+    return "" if info.shape == wanted else f"is {list(info.shape)}, the model's layer takes {list(wanted)}"
+
+
+def _sizes(model: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Return outputs and inputs of the layers that adapters may change, all ranks together."""
+    query, key = model.num_heads * model.head_size, model.num_kv_heads * model.head_size
+    hidden, inner = model.hidden_size, model.intermediate_size
+    return {
+        "attn_q": (query, hidden),
+        "attn_k": (key, hidden),
+        "attn_v": (key, hidden),
+        "attn_qkv": (query + 2 * key, hidden),
+        "attn_dense": (hidden, query),
+        "mlp_h_to_4h": (inner, hidden),
+        "mlp_gate": (inner, hidden),
+        "mlp_4h_to_h": (hidden, inner),
+    }
+
+
+def _modules_of(tensors: Mapping[str, TensorInfo]) -> frozenset[str]:
+    """Return the layers that have tensors, by TensorRT-LLM's names where they have one."""
+    return frozenset(_module(found) for name in tensors if (found := _PART.fullmatch(name)))
+
+
+def _module(found: re.Match[str]) -> str:
+    """Return TensorRT-LLM's name; experts have layers of the same name, which are others."""
+    name = found[3]
+    return f"{found[2]}{name}" if "expert" in found[2] else _MODULES.get(name, name)
