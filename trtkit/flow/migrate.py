@@ -83,7 +83,7 @@ def _remarks(before: Contract, after: Contract) -> Iterator[str]:
         yield "clients send sampling_parameters, one JSON text, of shape [1]: there is no batch dimension"
     if name in {"llmapi", "vllm"}:
         yield "one model is served, `tensorrt_llm`, and neither an ensemble nor BLS: name it in requests"
-        yield "`trtkit proxy` speaks the ensemble's tensors only: the promises are planned with, and not kept by it yet"
+        yield "`trtkit proxy` keeps the promises for these tensors too; `trtkit up` and `trtkit bench` do not send them"
     if name == "edgellm":
         yield "there is no Triton model repository: Edge-LLM's own server serves what its builder makes"
         yield "the promises are planned with, and no proxy keeps them"

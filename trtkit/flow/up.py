@@ -74,7 +74,9 @@ def check_served_here(contract: Contract) -> None:
         message = (
             f"{contract.engine.backend.value} has tensors of its own, which `trtkit up` does not ask for"
         )
-        hint = "run `trtkit build`, and see docs/backends.md for how its product is served"
+        hint = (
+            "run `trtkit build`, serve its product as docs/backends.md says, and put `trtkit proxy` in front"
+        )
         raise EnvironmentLacks(message, hint=hint)
     if contract.engine.backend is BackendName.TENSORRT:
         tag = PROFILES[contract.engine.trtllm or NEWEST].images[-1]
