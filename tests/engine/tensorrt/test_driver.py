@@ -155,6 +155,7 @@ def test_failures_are_told_apart_each_with_its_fix(tools, compiled, env, message
 LACKING = [
     ({"smi": "89"}, "SM 90), and this machine's GPUs are: NVIDIA GPU of SM 89", "engine.gpu"),
     ({"smi": ""}, "GPUs are: none", "engine.gpu"),
+    ({"smi": "?"}, "(SM unknown)", "engine.gpu"),
     ({"gpus": "0"}, "no GPU", "CUDA_VISIBLE_DEVICES"),
     ({"fail": "disk"}, "disk full", "TRTKIT_HOME"),
     ({"version": "1.1.0"}, "this is TensorRT-LLM 1.1, the plan is for 1.2", "engine.trtllm"),
@@ -183,7 +184,7 @@ def test_a_format_that_the_gpu_refuses_is_a_wrong_gpu(tools, compiled):
 
 
 def test_of_mixed_gpus_only_those_of_the_plan_are_visible(tools, compiled):
-    tools(smi="89,90,89,90")
+    tools(smi="89,90,?,90,!")
     facts, _ = compiled()
     assert facts["gpus"] == ["NVIDIA GPU of SM 90 (SM 90)"] * 2
 

@@ -60,7 +60,12 @@ def _version(python: Path) -> str:
         raise EnvironmentLacks("there is no environment of Edge-LLM", path=python, hint=_HINT)
     try:
         told = subprocess.run(
-            [python, "-c", _ASK], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
+            [python, "-c", _ASK],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise EnvironmentLacks(f"it has no {PACKAGE}", path=python, hint=_HINT) from error

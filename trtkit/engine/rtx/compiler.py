@@ -50,7 +50,9 @@ def compiler_version() -> str:
     """
     code = f"import {MODULE}; print({MODULE}.__version__)"
     try:
-        asked = subprocess.run([interpreter(), "-c", code], capture_output=True, text=True, check=False)
+        asked = subprocess.run(
+            [interpreter(), "-c", code], capture_output=True, text=True, errors="replace", check=False
+        )
     except OSError as error:
         message = f"{interpreter()} cannot be started: {error.strerror}"
         raise EnvironmentLacks(message, hint=f"set {PYTHON} to a Python interpreter") from None
@@ -77,6 +79,7 @@ def compile_model(
             stdout=subprocess.PIPE,
             stderr=messages,
             text=True,
+            errors="replace",
         )
         try:
             last = _converse(child, check, report)

@@ -168,7 +168,9 @@ def _image_digest(job: Job) -> str | None:
     image = target_of(job.plan).image or ""
     command = ("docker", "image", "inspect", "--format", '{{join .RepoDigests " "}}', image)
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=_REMOVE_TIMEOUT_S, check=True)
+        told = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_REMOVE_TIMEOUT_S, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     found = _DIGEST.search(told.stdout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -21,11 +22,12 @@ class Device:
 
     index: str
     uuid: str
-    sm: int
+    sm: int | None
+    """None where the driver does not say: a board that is lost, too old, or virtual."""
     name: str
 
     def __str__(self) -> str:
-        return f"{self.name} (SM {self.sm})"
+        return f"{self.name} (SM {self.sm if self.sm is not None else 'unknown'})"
 
     def is_named(self, names: Sequence[str]) -> bool:
         """Return whether one of the names, indices or beginnings of UUIDs, is this GPU's."""
@@ -62,7 +64,9 @@ def _list() -> list[Device]:
         message = "there is no nvidia-smi here, so no GPU to build an engine on"
         raise EnvironmentLacks(message, hint="build on a machine with the GPU of the contract and its driver")
     try:
-        found = subprocess.run(_SMI, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+        found = subprocess.run(
+            _SMI, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=True
+        )
     except (OSError, subprocess.SubprocessError) as error:
         said = (getattr(error, "stdout", "") or str(error)).strip()
         raise EnvironmentLacks(f"nvidia-smi failed: {said}", hint="repair the driver") from error
@@ -71,5 +75,5 @@ def _list() -> list[Device]:
 
 def _device(line: str) -> Device:
     index, uuid, capability, name = (word.strip() for word in line.split(",", 3))
-    major, _, minor = capability.partition(".")
-    return Device(index, uuid, int(major + minor), name)
+    said = re.fullmatch(r"(\d+)\.(\d)", capability)
+    return Device(index, uuid, int(said[1] + said[2]) if said else None, name)

@@ -1,4 +1,7 @@
-"""``nvidia-smi --query-gpu=index,uuid,compute_cap,name``: one GPU for each SM of DOUBLE_SMI (90)."""
+"""``nvidia-smi --query-gpu=index,uuid,compute_cap,name``: one GPU for each SM of DOUBLE_SMI (90).
+
+An SM of ``?`` is a GPU that does not answer, and ``!`` one whose name is damaged too.
+"""
 
 import os
 import sys
@@ -7,4 +10,6 @@ if sys.argv[1:] != ["--query-gpu=index,uuid,compute_cap,name", "--format=csv,noh
     sys.exit("this double answers one question only")
 sms = os.environ.get("DOUBLE_SMI", "90")
 for index, sm in enumerate(sms.split(",") if sms else []):
-    print(f"{index}, GPU-{index:08d}-0000, {sm[:-1]}.{sm[-1]}, NVIDIA GPU of SM {sm}")
+    capability = f"{sm[:-1]}.{sm[-1]}" if sm.isdigit() else "[N/A]"
+    line = f"{index}, GPU-{index:08d}-0000, {capability}, NVIDIA GPU of SM {sm}\n"
+    sys.stdout.buffer.write(line.encode() if sm != "!" else line.encode().replace(b"!", b"\xff\xfe"))
