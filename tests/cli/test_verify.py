@@ -101,6 +101,14 @@ def test_another_target_is_refused_with_the_command_that_builds_for_it(
     } <= taken
 
 
+@pytest.mark.parametrize("text", ["", "null", "[" * 200_000, '{"schema": 3}'])
+def test_a_manifest_that_is_none_is_a_fault_of_the_folder(trtkit, engine, text):
+    (engine / MANIFEST).write_text(text)
+    for verb in ("verify", "inspect"):
+        code, _, err = trtkit(verb, engine)
+        assert (code, err.count("not a trtkit manifest")) == (6, 1)
+
+
 def test_who_moves_from_the_cpu_to_a_release_is_told_that_it_takes_a_gpu(trtkit, foreign):
     (foreign / "config.json").write_text('{"backend": "cpu"}')
     assert "--set engine.gpu=GPU --set engine.trtllm=1.2" in trtkit("verify", foreign, "--against", "1.2")[2]

@@ -1,14 +1,17 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from filelock import FileLock
 
 from trtkit.canonical import canonical_json, content_key
 from trtkit.conventions import MANIFEST
+from trtkit.engine.contents import State, list_entries
 from trtkit.engine.manifest import read_manifest
 from trtkit.engine.store import CachePolicy, Stage, Store
 from trtkit.errors import EnvironmentLacks, InputError
@@ -103,25 +106,63 @@ def test_a_product_that_lost_a_part_is_made_again(tmp_path, damage):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "said"),
     [
-        {"files": []},
-        {"files": {"weights": {}}},
-        {"files": {"weights": 3}},
-        {"files": {"../weights": {"sha256": "", "size_bytes": 3}}},
-        {"origin": []},
-        {"origin": {"target": 3}},
-        {"origin": {"target": {"sm": "90"}}},
-        {"origin": {"target": {"sms": ["90"]}}},
-        {"origin": {"contract": {"set": [1]}}},
+        ({"files": []}, "files is []"),
+        ({"files": {"weights": {}}}, "files.weights is {}"),
+        ({"files": {"weights": 3}}, "files.weights is 3"),
+        ({"files": {"../weights": {"sha256": "", "size_bytes": 3}}}, "not inside of the folder"),
+        ({"files": {"weights": {"sha256": "0" * 64, "size_bytes": True}}}, '"size_bytes": true'),
+        ({"files": {"weights": {"sha256": "0" * 64, "size_bytes": float("inf")}}}, "Infinity"),
+        ({"files": {"weights": {"sha256": 1, "size_bytes": 3}}}, "files.weights is"),
+        ({"origin": []}, "origin is []"),
+        ({"origin": {"target": 3}}, "origin.target is 3"),
+        ({"origin": {"target": {"sm": "90"}}}, 'origin.target.sm is "90"'),
+        ({"origin": {"target": {"sms": ["90"]}}}, "origin.target.sms is"),
+        ({"origin": {"contract": {"set": [1]}}}, "origin.contract.set is [1]"),
+        ({"stage": "../../x"}, 'stage is "../../x"'),
+        ({"gate": []}, "gate is []"),
+        ({"schema": 3.0}, "schema is 3.0"),
+        ({"inputs": None}, "inputs is null"),
+        ({"foo": 1}, "the key foo is unknown"),
     ],
 )
-def test_what_is_no_manifest_is_named(tmp_path, change):
+def test_what_is_no_manifest_is_named(tmp_path, change, said):
     product = Store(tmp_path).produce(stage({"a": 1}))
     manifest = json.loads((product.path / MANIFEST).read_text())
     (product.path / MANIFEST).write_text(json.dumps(manifest | change))
-    with pytest.raises(InputError, match="not a trtkit manifest"):
+    with pytest.raises(InputError, match="not a trtkit manifest: .*" + re.escape(said)):
         read_manifest(product.path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("null", "it is null"),
+        ("[" * 200_000, "nested too deeply"),
+        ('{"schema": 3, "facts": ' + '{"a": ' * 900 + "1" + "}" * 901, ""),
+        (None, "trtkit-manifest.json was changed"),
+    ],
+)
+def test_no_manifest_keeps_others_from_being_listed(tmp_path, text, said):
+    product = Store(tmp_path).produce(stage({"a": 1}))
+    path = product.path / MANIFEST
+    if text is None:
+        text = json.dumps(
+            json.loads(path.read_text()) | {"facts": json.loads('{"a": ' * 300 + "1" + "}" * 300)}
+        )
+    path.write_text(text)
+    assert [entry.state for entry in list_entries(tmp_path)] == [State.DAMAGED]
+    assert said in Store(tmp_path).damage("convert", product.key)
+    assert not Store(tmp_path).produce(stage({"a": 1})).hit
+
+
+def test_a_name_that_no_file_can_have_is_a_missing_file(tmp_path):
+    product = Store(tmp_path).produce(stage({"a": 1}))
+    manifest = read_manifest(product.path)
+    replace(manifest, files={"w" * 300: manifest.files["weights"]}).write(product.path)
+    assert [entry.state for entry in list_entries(tmp_path)] == [State.DAMAGED]
+    assert "is missing" in Store(tmp_path).damage("convert", product.key)
 
 
 def test_a_product_that_is_there_needs_no_writing(tmp_path):

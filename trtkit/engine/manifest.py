@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -23,6 +24,7 @@ _SMALL_BYTES = 1 << 20
 """What is read at every hit; larger files only where their time says that they may have changed."""
 _SETTLED_NS = 2 * 10**9
 """Age from which a file's time tells a later change; clocks of file systems tick slowly."""
+_SHOWN_CHARS = 120
 _PRODUCING_ROOMS = ("catalog", "plan", "checkpoint", "quantize", "engine")
 
 
@@ -50,7 +52,10 @@ class Manifest:
     @property
     def is_as_written(self) -> bool:
         """Tell whether nobody has changed it since: the key fits its inputs, and the digest everything."""
-        return self.key == content_key(self.inputs) and self.digest == self._digest()
+        try:
+            return self.key == content_key(self.inputs) and self.digest == self._digest()
+        except RecursionError:  # nested deeper than anything that was ever written
+            return False
 
     def lacks(self, folder: Path) -> str:
         """Return what names and sizes alone show to be wrong, empty when nothing; reads no file but the manifest."""
@@ -58,7 +63,8 @@ class Manifest:
             return f"{MANIFEST} was changed after it was written"
         for name, facts in self.files.items():
             path = folder / name
-            if not path.is_file():
+            # A name that the file system does not even take is no file; Path.is_file raises.
+            if not os.path.isfile(path):
                 return f"{name} is missing"
             if path.stat().st_size != facts["size_bytes"]:
                 return f"{name} has {path.stat().st_size:,} bytes of {facts['size_bytes']:,}"
@@ -116,30 +122,28 @@ def read_manifest(folder: Path) -> Manifest | None:
     path = folder / MANIFEST
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        if raw.get("schema") != SCHEMA_VERSION:
+        if isinstance(raw, dict) and raw.get("schema") != SCHEMA_VERSION:
             return None
-        return _checked(Manifest(**raw))
+        _check(raw)
+        return Manifest(**raw)
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise InputError(f"not a trtkit manifest: {error}", path=path, hint="build it again") from error
+    except RecursionError:
+        problem = "nested too deeply"
+    except OSError as error:
+        problem = error.strerror or str(error)
+    except ValueError as error:
+        problem = str(error)
+    raise InputError(f"not a trtkit manifest: {problem}", path=path, hint="build it again")
 
 
-def _checked(manifest: Manifest) -> Manifest:
-    """Return a manifest whose parts are of the kinds that they should be; raise TypeError or KeyError for another."""
-    texts = (manifest.stage, manifest.key, manifest.trtkit, manifest.digest)
-    tables = (manifest.inputs, manifest.facts, manifest.gate or {}, *manifest.origin.values())
-    if not (all(isinstance(each, str) for each in texts) and all(isinstance(each, dict) for each in tables)):
-        raise TypeError("a field is of another kind")
-    for name, facts in manifest.files.items():
-        _ = facts["sha256"] + "", facts["size_bytes"] + 0
-        if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
-            raise ValueError(f"{name!r} is not inside of the folder")
-    _check_origin(manifest.origin)
-    return manifest
-
-
-_KINDS: Mapping[str, Mapping[str, type]] = {
+_NAME = re.compile(r"[a-z][a-z-]{0,31}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_FIELDS: Mapping[str, tuple[type, ...]] = {
+    "stage": (str,), "key": (str,), "inputs": (dict,), "facts": (dict,), "files": (dict,), "trtkit": (str,),
+    "origin": (dict,), "gate": (dict, type(None)), "schema": (int,), "digest": (str,),
+}  # fmt: skip
+_ORIGIN: Mapping[str, Mapping[str, type]] = {
     "contract": {"path": str, "name": str, "set": list},
     "target": {
         "backend": str,
@@ -154,8 +158,41 @@ _KINDS: Mapping[str, Mapping[str, type]] = {
 """Fields of the origin that are read again, and their kinds; any may be missing or null."""
 
 
+def _check(raw: Any) -> None:
+    """Make sure that what is read of a manifest later is there and of its kind; ValueError names what is not."""
+    if type(raw) is not dict:
+        raise ValueError(f"it is {_short(raw)}, and no object")
+    for name in (*_FIELDS, *raw):
+        if name not in _FIELDS or name not in raw:
+            raise ValueError(f"the key {name} is {'unknown' if name in raw else 'missing'}")
+        if type(raw[name]) not in _FIELDS[name]:
+            raise ValueError(f"{name} is {_short(raw[name])}")
+    if not _NAME.fullmatch(raw["stage"]):
+        raise ValueError(f"stage is {_short(raw['stage'])}")
+    for name, facts in raw["files"].items():
+        if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+            raise ValueError(f"{_short(name)} is not inside of the folder")
+        if not _is_entry(facts):
+            raise ValueError(f"files.{name} is {_short(facts)}, and not a sha256 and size_bytes")
+    _check_origin(raw["origin"])
+
+
+def _is_entry(facts: Any) -> bool:
+    return (
+        isinstance(facts, dict)
+        and facts.keys() == {"sha256", "size_bytes"}
+        and isinstance(facts["sha256"], str)
+        and bool(_DIGEST.fullmatch(facts["sha256"]))
+        and type(facts["size_bytes"]) is int
+        and facts["size_bytes"] >= 0
+    )
+
+
 def _check_origin(origin: Mapping[str, Any]) -> None:
-    for table, kinds in _KINDS.items():
+    for table, content in origin.items():
+        if type(content) is not dict:
+            raise ValueError(f"origin.{table} is {_short(content)}")
+    for table, kinds in _ORIGIN.items():
         for name, kind in kinds.items():
             value = origin.get(table, {}).get(name)
             items = value if isinstance(value, list) else [value]
@@ -163,7 +200,13 @@ def _check_origin(origin: Mapping[str, Any]) -> None:
             if value is not None and (
                 type(value) is not kind or any(type(each) is not inner for each in items)
             ):
-                raise TypeError(f"origin.{table}.{name} is {value!r}")
+                raise ValueError(f"origin.{table}.{name} is {_short(value)}")
+
+
+def _short(value: Any) -> str:
+    """Return how a value is written in JSON, as far as a message has room."""
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 
 @cache

@@ -129,11 +129,13 @@ class Store:
             if not path.is_dir():
                 return ""
             manifest = read_manifest(path)
+            if manifest is None:
+                return f"there is no {MANIFEST} that this version reads"
+            return (
+                self._damage(manifest, path) if manifest.key == key else "its manifest is another product's"
+            )
         except (InputError, OSError) as error:
             return str(getattr(error, "message", error))
-        if manifest is None:
-            return f"there is no {MANIFEST} that this version reads"
-        return self._damage(manifest, path) if manifest.key == key else "its manifest is another product's"
 
     def produce(
         self, stage: Stage, *, origin: Mapping[str, Any] | None = None, gate: Mapping[str, Any] | None = None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
 from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST
 from trtkit.engine.manifest import Manifest, read_manifest, sha256_of
-from trtkit.errors import ContractError, Problem
+from trtkit.errors import ContractError, InputError, Problem
 from trtkit.flow.inspect import Kind, inspect, kind_of
 
 _BUILD_AGAIN = "build it again with --cache redo"
@@ -22,7 +23,7 @@ def verify_folder(folder: Path) -> tuple[str, list[Problem]]:
     has a manifest is compared with it byte for byte.
 
     Raises:
-        InputError: The folder is none of these, or a source that cannot be converted.
+        InputError: The folder is none of these, or a source that cannot be read or converted.
     """
     kind = kind_of(folder)
     problems = _against_manifest(folder) if (folder / MANIFEST).exists() else []
@@ -64,7 +65,10 @@ def _of_source(folder: Path) -> list[Problem]:
 
 def _against_manifest(folder: Path) -> list[Problem]:
     path = folder / MANIFEST
-    manifest = read_manifest(folder)
+    try:
+        manifest = read_manifest(folder)
+    except InputError as error:
+        return [Problem(error.message, file=error.path, hint=error.hint)]
     if manifest is None:
         return [Problem("written by another version of trtkit", file=str(path), hint="build it again")]
     problems = []
@@ -82,7 +86,10 @@ def _differing_files(folder: Path, manifest: Manifest) -> list[Problem]:
 
 
 def _added(folder: Path) -> list[Problem]:
-    manifest = read_manifest(folder) if (folder / MANIFEST).exists() else None
+    try:
+        manifest = read_manifest(folder)
+    except InputError:
+        return []  # which is told already
     names = manifest.added(folder) if manifest else []
     message = "was added after the manifest was written"
     return [Problem(message, file=str(folder / name), hint="remove it") for name in names]
@@ -90,7 +97,7 @@ def _added(folder: Path) -> list[Problem]:
 
 def _difference(path: Path, facts: dict[str, object], owners: dict[str, list[str]]) -> str:
     """Return how a file differs from what the manifest says; empty where it does not."""
-    if not path.is_file():
+    if not os.path.isfile(path):
         return "the file is missing"
     size, digest = path.stat().st_size, ""
     if size == facts["size_bytes"] and (digest := sha256_of(path)) == facts["sha256"]:
