@@ -21,6 +21,7 @@ from trtkit.engine.store import Stage, Store
 from trtkit.errors import InputError, StageError
 from trtkit.flow.gate import GateOptions, run_gate
 from trtkit.flow.inputs import versions
+from trtkit.flow.overlap import SOME, shared_part
 from trtkit.quantize.calibrate import texts
 from trtkit.quantize.gate.samples import MIN_SAMPLES, open_tokenizer, take_samples
 from trtkit.quantize.smoothing import Alphas, SmoothingError
@@ -55,13 +56,24 @@ class Alpha:
         """Make sure that there is text to choose by.
 
         Raises:
-            InputError: The gate reads nearly all of it.
+            InputError: The gate reads nearly all of it, or a copy of it.
         """
-        ids = open_tokenizer(self.source).encode(self._text, add_special_tokens=False).ids
+        tokenizer = open_tokenizer(self.source)
+        ids = tokenizer.encode(self._text, add_special_tokens=False).ids
         if len(ids) < MIN_SAMPLES * self._sample_tokens:
             message = f"the gate leaves {len(ids)} tokens of the built-in text, too few to choose alpha by"
             hint = "lower quantization.gate.samples, name quantization.gate.data, or give quantization.alpha a number"
             raise InputError(message, path=self.source.folder, hint=hint)
+        asked = self.gate
+        if asked is not None and asked.data is not None:
+            read = take_samples(
+                self.source, asked.data, count=asked.samples, length_tokens=asked.sample_tokens
+            )
+            if shared_part((tokenizer.decode(each) for each in read.sequences), [self._text]) >= SOME:
+                hint = "leave quantization.gate.data out, or give quantization.alpha a number"
+                raise InputError(
+                    "alpha would be chosen by text that the gate reads", path=asked.data, hint=hint
+                )
 
     @cached_property
     def _text(self) -> str:

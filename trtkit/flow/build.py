@@ -130,6 +130,7 @@ def build(file: ContractFile, store: Store, report: Report, builder: Builder | N
         if way.calibrating and not way.calibrating.is_done:
             way.calibrating.check()
     _check_texts(ways)
+    shared = list(overlap_warnings(file))
     for way in ways:
         steps, gate = stages(way, tried=tried), None
         products += _draft_products(way)
@@ -142,7 +143,8 @@ def build(file: ContractFile, store: Store, report: Report, builder: Builder | N
                 break
         else:
             write_use(store.root, file.path, file.changes, [folder, *(each.path for each in products)])
-            told = (*way.plan.warnings, *_told(file, products), *map(_refused, tried), *store.set_aside)
+            said = map(file.locate, dict.fromkeys((*shared, *_told(products))))
+            told = (*way.plan.warnings, *said, *map(_refused, tried), *store.set_aside)
             return BuildOutcome(replace(way.plan, warnings=told), folder, tuple(products), products[-1].path)
     raise refusal(tried, products[-1].path)
 
@@ -177,7 +179,7 @@ def _draft_products(way: Way) -> list[Product]:
     return [way.store.produce(stage, origin=origin) for stage in steps]
 
 
-def _told(file: ContractFile, products: Iterable[Product]) -> list[Problem]:
+def _told(products: Iterable[Product]) -> Iterator[Problem]:
     told = {
         CALIBRATE: calibration_warnings,
         CONVERT: conversion_warnings,
@@ -186,9 +188,8 @@ def _told(file: ContractFile, products: Iterable[Product]) -> list[Problem]:
     facts = {
         product.key: (told[product.stage], product.facts) for product in products if product.stage in told
     }
-    # Both gates of a format read the same.
-    found = (each for warnings, one in facts.values() for each in warnings(one))
-    return [file.locate(each) for each in dict.fromkeys((*overlap_warnings(file), *found))]
+    # Both gates of a format read the same, so that some are there twice.
+    return (each for warnings, one in facts.values() for each in warnings(one))
 
 
 def _refused(facts: Mapping[str, Any]) -> Problem:
