@@ -23,6 +23,7 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 from tests.engine.llmapi.conftest import plan_of  # noqa: F401 - a fixture
 from tests.engine.llmapi.test_model import STAND_IN
 from tests.proxy.conftest import stream, timed
+from tests.proxy.fake_triton import model_config, read_int32, text_chunk
 from trtkit.errors import EnvironmentLacks
 from trtkit.proxy.ending import Refusal
 from trtkit.proxy.wire.dialect import DIALECTS, LLMAPI, TEXT, TOKENS, VLLM, dialect_of
@@ -221,6 +222,52 @@ async def test_a_decoupled_model_gets_round_admission_by_no_unary_call(real, fro
         with pytest.raises(InferenceServerException, match="decoupled transaction policy"):
             await client.infer(VLLM_MODEL, inputs_of(text_input="unary"))
     assert real._events("start", "unary") == []
+
+
+@pytest.fixture
+def python_api(fake):
+    """NVIDIA's own model: with ``stop``, under a name of its own."""
+    inputs = {
+        "text_input": ("STRING", False),
+        "sampling_param_max_tokens": ("INT32", True),
+        "streaming": ("BOOL", True),
+        "stop": ("BOOL", True),
+    }
+    fake.configs["mine"] = config = model_config("mine", inputs)
+    config.max_batch_size = 0
+    return config
+
+
+async def test_a_model_that_declares_stop_is_told_to(fake, python_api, until_stop, serve, spawn):
+    front = await serve(fake.address)
+    call = spawn(ask(front, "mine", text_input="a", streaming=True))
+    end_s = time.monotonic() + 5
+    while not fake.running:
+        assert time.monotonic() < end_s, "it never reached the engine"
+        await asyncio.sleep(0.01)
+    call.cancel()
+    await front.until(1, "requests_total", reason="client_cancelled")
+    await front.until(0, "cancelling_requests")
+    assert fake.stopped == {fake.requests[0].id}
+
+
+async def test_a_whole_answer_of_a_model_that_is_not_decoupled_is_admitted(fake, python_api, serve):
+    async def answer(request, context):
+        return text_chunk(request, "abc").infer_response
+
+    python_api.model_transaction_policy.decoupled, fake.unary = False, answer
+    front = await serve(fake.address)
+    async with triton.InferenceServerClient(front.address) as client:
+        result = await client.infer("mine", inputs_of(text_input="a"))
+    assert result.as_numpy("text_output").item() == b"abc"
+    assert read_int32(fake.requests[0], "sampling_param_max_tokens") == 16
+    assert await front.metric("requests_total", model="other", reason="ok") == 1
+
+
+async def test_while_no_server_tells_no_model_is_passed_through(serve):
+    front = await serve("127.0.0.1:1")
+    with pytest.raises(grpc.aio.AioRpcError, match="no_backend"):
+        await timed(ask(front, "mine", text_input="a"))
 
 
 def test_the_repositories_that_trtkit_makes_are_known():
