@@ -36,7 +36,7 @@ def compose_files(file: ContractFile) -> dict[str, bytes]:
         raise InputError(
             f"back end {contract.engine.backend.value} is not served in NVIDIA's image",
             path=file.path,
-            hint="serve it by `trtkit serve` and `trtkit proxy`, or set engine.backend to tensorrt",
+            hint="serve it as docs/backends.md says, with `trtkit proxy` in front, or set engine.backend to tensorrt",
         )
     services = {name: _triton(contract, name, place) for place, name in enumerate(_names(contract))}
     compose = {
