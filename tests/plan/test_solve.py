@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.plan.published import published
+from trtkit.catalog.formats import BACKENDS
 from trtkit.errors import ContractError, InputError
-from trtkit.plan import Machine
+from trtkit.plan import Machine, make_plan
 from trtkit.plan.chart import page
 from trtkit.plan.compare import Field, best_of_each, compare
 from trtkit.plan.render import render_candidates
@@ -17,6 +18,7 @@ from trtkit.plan.solve import Unknown, changed, holds_batch, problems_of, solve
 from trtkit.plan.types import Basis, Workload
 
 MACHINE = Machine(cores=2, memory_bytes=None)
+MACHINE_16 = Machine(cores=2, memory_bytes=16 * 10**9)
 MODEL, LARGE = published("llama-3.1-8b"), published("llama-3.3-70b")
 FP8 = {"weights": "fp8", "kv_cache": "fp8"}
 
@@ -57,6 +59,35 @@ def test_an_answer_is_planned_and_one_more_is_not(contract_with, name, unknown, 
     assert holds_batch(answer.contract, model, MACHINE)
     more = changed(answer.contract, **{unknown.value: answer.value + 1})
     assert not holds_batch(more, model, MACHINE)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("unknown", Unknown)
+def test_each_question_is_answered_on_each_back_end_with_default_limits(contract_with, backend, unknown):
+    facts = BACKENDS[backend]
+    engine = {"backend": backend, "gpu": "a100-80" if facts.needs_gpu else None}
+    makes_sense = {Unknown.GPU: facts.needs_gpu, Unknown.TENSOR_PARALLEL: facts.max_ranks > 1}
+    if makes_sense.get(unknown, True):
+        solve(unknown, contract_with(engine=engine), published("smollm2-135m"), MACHINE_16)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "onnx"])
+@pytest.mark.parametrize("limits", [{"max_seq_len": 16}, {"max_batch_size": 1000}])
+def test_a_step_takes_a_token_of_each_request(contract_with, backend, limits):
+    plan = make_plan(
+        contract_with(engine={"backend": backend, "limits": limits}), published("smollm2-135m"), MACHINE
+    )
+    assert plan.limits.max_num_tokens >= plan.limits.max_batch_size
+
+
+def test_who_asks_for_the_length_is_told_what_stands_in_its_way(contract_with):
+    classes = {"long": {"priority": 1, "max_prompt_tokens": 8000}}
+    asked = contract_with(engine={"backend": "tensorrt", "gpu": "l4"}, quantization=FP8, classes=classes)
+    with pytest.raises(InputError, match=r"of 8001 tokens fit at once, not 256") as caught:
+        solve(Unknown.MAX_SEQ_LEN, asked, MODEL, MACHINE)
+    assert caught.value.hint.startswith("lower classes.long.max_prompt_tokens, or max_batch_size to ")
+    fit = int(caught.value.hint.rpartition(" ")[2])
+    assert solve(Unknown.MAX_SEQ_LEN, changed(asked, max_batch_size=fit), MODEL, MACHINE).value >= 8001
 
 
 @pytest.mark.parametrize(

@@ -146,6 +146,8 @@ def plan(
         "--calibration": calibration, "--silicon": silicon, "--prompt-tokens": prompt_tokens,
         "--output-tokens": output_tokens, "--gpu": gpu, "--tp": tp,
     })  # fmt: skip
+    if backend is not None and (compare or solve == "gpu"):
+        _check_backend(backend)
     # Of a model alone a GPU says what is meant.
     alone = contract.suffix == ".json" or contract.is_dir()
     implied = "tensorrt" if gpu and alone else None
@@ -194,6 +196,14 @@ def _check_options(given: Mapping[str, Any]) -> None:
         raise InputError("--calibration and --silicon are two sources of one speed", hint="give one")
     if ("--prompt-tokens" in asked) != ("--output-tokens" in asked):
         raise InputError("--prompt-tokens and --output-tokens go together", hint="give both or none")
+
+
+def _check_backend(backend: BackendName) -> None:
+    from trtkit.catalog.formats import BACKENDS
+
+    if not BACKENDS[backend.value].needs_gpu:
+        hint = "leave --backend out, or name one for GPUs"
+        raise InputError(f"GPUs are asked for, and the {backend.value} back end runs on none", hint=hint)
 
 
 def _overrides(given: Mapping[str, tuple[str, Any]], overrides: Sequence[str]) -> Iterator[str]:
@@ -269,7 +279,7 @@ def _solve(question: Question, unknown: str, output: Output) -> None:
     if unknown not in known:
         raise InputError(f"--solve {unknown}: nothing solves for that", hint=f"one of {', '.join(known)}")
     solution, resolved = question.solve(Unknown(unknown))
-    warn(resolved.warnings)
+    warn([*(question.of_gpus() if unknown == "gpu" else ()), *resolved.warnings])
     if output is Output.JSON:
         answer = {solution.unknown.value: solution.value, "meaning": solution.meaning}
         show_json({"schema": 1, "solution": answer, "plan": asdict(resolved)})
@@ -284,6 +294,7 @@ def _compare(question: Question, field: Field, html: Path | None, output: Output
 
     candidates = question.compare(field)
     best = best_of_each(candidates)
+    warn(question.of_gpus())
     if html is not None:
         html.write_text(page(f"Ways to serve {question.contract.name}", best), encoding="utf-8")
         say(f"written: {html}")

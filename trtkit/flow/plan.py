@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -130,6 +130,13 @@ class Question:
             hint = "give --calibration too, or leave --prompt-tokens and --output-tokens out"
             raise InputError(f"{message}, so there are no rates of a request", hint=hint)
         return make_plan(self.contract, self.model, machine, measured=speed, workload=self.workload)
+
+    def of_gpus(self) -> Iterator[Problem]:
+        """Yield a warning where GPUs are asked for, and the contract itself names a back end that has none."""
+        given = self.contract.engine
+        if "backend" in given.model_fields_set and not BACKENDS[given.backend.value].needs_gpu:
+            message = f"{given.backend.value} runs on no GPU: the answer is for {BackendName.TENSORRT.value}"
+            yield self.located(Problem(message, "engine.backend", severity=Severity.WARNING))
 
     def _on_gpus(self) -> Contract:
         if BACKENDS[self.contract.engine.backend.value].needs_gpu:

@@ -130,12 +130,14 @@ def effective_limits(contract: Contract, model: ModelConfig) -> EngineLimits:
     """Return the engine's shapes: what the contract gives, and what follows from it."""
     given = contract.engine.limits
     max_seq_len = given.max_seq_len or min(model.max_position_embeddings, DEFAULT_SEQ_LEN)
+    batch = given.max_batch_size or DEFAULT_BATCH_SIZE
     return EngineLimits(
-        max_batch_size=given.max_batch_size or DEFAULT_BATCH_SIZE,
+        max_batch_size=batch,
         # At least one token must be left for the answer.
         max_input_len=given.max_input_len or max_seq_len - 1,
         max_seq_len=max_seq_len,
-        max_num_tokens=given.max_num_tokens or min(DEFAULT_NUM_TOKENS, max_seq_len),
+        # A step takes a token of each request at least.
+        max_num_tokens=given.max_num_tokens or max(batch, min(DEFAULT_NUM_TOKENS, max_seq_len)),
         tokens_per_block=contract.engine.kv_cache.tokens_per_block,
     )
 

@@ -95,7 +95,7 @@ def _batch(contract: Contract, model: ModelConfig, machine: Machine) -> _Answer:
 
 
 def _length(contract: Contract, model: ModelConfig, machine: Machine) -> _Answer:
-    shortest = _shortest(contract)
+    shortest, whose = _shortest(contract)
     # Left out, the number of requests would shrink with the length where each has a cache of its own.
     batch = outline(changed(contract, max_seq_len=shortest), model, machine).limits.max_batch_size
 
@@ -106,7 +106,17 @@ def _length(contract: Contract, model: ModelConfig, machine: Machine) -> _Answer
     most = reachable_positions(model)
     length = _largest(lambda each: holds_batch(asked(each), model, machine), shortest - 1, most)
     if length < shortest:
-        raise InputError(f"not even {batch} sequences of {shortest} tokens fit", hint="lower max_batch_size")
+        fewer = _largest(
+            lambda each: holds_batch(
+                changed(contract, max_seq_len=shortest, max_batch_size=each), model, machine
+            ),
+            0,
+            batch - 1,
+        )
+        message = f"{fewer} sequences of {shortest} tokens fit at once, not {batch}; {whose} takes that many"
+        raise InputError(
+            message, hint=f"lower {whose}" + (f", or max_batch_size to {fewer}" if fewer else "")
+        )
     return (
         length,
         f"tokens of prompt and answer for each of {batch} requests at once",
@@ -114,13 +124,15 @@ def _length(contract: Contract, model: ModelConfig, machine: Machine) -> _Answer
     )
 
 
-def _shortest(contract: Contract) -> int:
-    """Return the shortest sequence that leaves a token beside every prompt and answer that the contract names."""
-    asked = [1, contract.engine.limits.max_input_len or 1]
-    for spec in contract.classes.values():
-        asked.append(spec.max_prompt_tokens or 1)
-        asked.append(spec.default_output_tokens if "default_output_tokens" in spec.model_fields_set else 1)
-    return max(asked) + 1
+def _shortest(contract: Contract) -> tuple[int, str]:
+    """Return the shortest sequence that leaves a token beside every prompt and answer that is named, and whose it is."""
+    asked = {"any request": 1, "engine.limits.max_input_len": contract.engine.limits.max_input_len or 1}
+    for name, spec in contract.classes.items():
+        asked[f"classes.{name}.max_prompt_tokens"] = spec.max_prompt_tokens or 1
+        given = "default_output_tokens" in spec.model_fields_set
+        asked[f"classes.{name}.default_output_tokens"] = spec.default_output_tokens if given else 1
+    whose = max(asked, key=lambda key: asked[key])
+    return asked[whose] + 1, whose
 
 
 def _ranks(contract: Contract, model: ModelConfig, machine: Machine) -> _Answer:
@@ -143,7 +155,10 @@ def _gpu(contract: Contract, model: ModelConfig, machine: Machine) -> _Answer:
     )
     if found is None:
         raise InputError("no GPU of the catalog fits", hint="see trtkit plan --compare")
-    return found, f"the smallest of the catalog, {GPUS[str(found)].memory_mib:,} MiB", {}
+    engine = contract.engine
+    ranks = engine.tensor_parallel * engine.pipeline_parallel
+    each = f", {ranks} of them" if ranks > 1 else ""
+    return found, f"the smallest of the catalog, {GPUS[str(found)].memory_mib:,} MiB{each}", {}
 
 
 _SOLVERS: dict[Unknown, Callable[[Contract, ModelConfig, Machine], _Answer]] = {
