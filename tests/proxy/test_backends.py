@@ -133,9 +133,10 @@ async def test_what_a_server_may_have_begun_is_never_sent_again(pair, both):
 
     tasks = []
     pair[0].script = dies
-    with pytest.raises(grpc.aio.AioRpcError, match="no_backend") as caught:
+    with pytest.raises(grpc.aio.AioRpcError, match="upstream_error") as caught:
         await ask(both.address)
     assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert await both.metric("requests_total", outcome="failed") == 1
     assert (len(pair[0].requests), len(pair[1].requests)) == (1, 0)
     await both.until(0, "inflight_requests")
 

@@ -101,6 +101,19 @@ async def test_a_stop_without_an_id_stops_nobody(front, fake, until_stop, spawn)
     assert not waiting.done()
 
 
+async def test_who_does_not_stream_and_is_refused_has_no_first_token_to_miss(fake, serve, until_stop, spawn):
+    promise = {"standard": ServiceClass(priority=1, ttft_ms=60_000.0)}
+    front = await serve(fake.address, slots=1, max_queue=1, classes=promise)
+    for _ in range(2):
+        spawn(ask(front.address))
+    await front.until(1, "queue_depth")
+    for stream in (False, True):
+        with pytest.raises(grpc.aio.AioRpcError, match="queue_full"):
+            await ask(front.address, inputs=text_inputs("a", stream=stream))
+        assert await front.metric("slo_eligible_total", dimension="ttft") == stream
+    assert await front.metric("slo_excluded_total", outcome="refused") == 1
+
+
 async def test_a_queue_limit_fires_on_time_while_the_slot_is_busy(fake, serve, until_stop, spawn):
     front = await serve(fake.address, slots=1, classes=with_timeouts(queue_ms=500.0, inter_token_ms=None))
     spawn(ask(front.address, timeout_s=5))
@@ -123,7 +136,7 @@ async def test_a_client_that_goes_away_stops_the_engine_and_frees_the_slot(front
 
 
 async def test_a_client_whose_own_deadline_came_first_did_not_leave(fake, serve, until_stop):
-    """Its clock is ahead of the proxy's by the way of its request, so that its reset often comes before the deadline."""
+    """Its clock is ahead of the proxy's by the way of its request, so its reset often comes first."""
     front = await serve(fake.address, slots=20)
     ends = (ask(front.address, timeout_s=0.3 + 0.1007 * n) for n in range(20))
     for error in await asyncio.gather(*ends, return_exceptions=True):

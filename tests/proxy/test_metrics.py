@@ -39,6 +39,8 @@ def timeline(first=0.1, last=0.19, end=0.2, tokens=10, streams=True) -> Timeline
         (Outcome.REFUSED, Timeline(0.0, ended_s=0.0), MISSED, MISSED, MISSED),
         (Outcome.TIMED_OUT, timeline(), MISSED, MISSED, MISSED),
         (Outcome.FAILED, timeline(), MISSED, MISSED, MISSED),
+        (Outcome.REFUSED, Timeline(0.0, streams=False, ended_s=0.0), EXCLUDED, EXCLUDED, MISSED),
+        (Outcome.FAILED, Timeline(0.0, ended_s=0.0, most_tokens=1), MISSED, EXCLUDED, MISSED),
         (Outcome.INVALID, Timeline(0.0, ended_s=0.0), EXCLUDED, EXCLUDED, EXCLUDED),
         (Outcome.CANCELLED, Timeline(0.0, ended_s=0.05), EXCLUDED, EXCLUDED, EXCLUDED),
         (Outcome.CANCELLED, Timeline(0.0, ended_s=0.15), MISSED, EXCLUDED, EXCLUDED),

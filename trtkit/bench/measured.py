@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from trtkit.bench.account import Sample
@@ -76,5 +77,12 @@ def verdict(sample: Measured, spec: ServiceClass) -> Verdict:
         return Verdict.EXCLUDED
     first, last = sample.ttft_s, sample.last_s
     tokens = 1 + sample.later_tokens if sample.tokens else 0
-    timeline = Timeline(0.0, first_token_s=first, last_token_s=last, ended_s=sample.ended_s, tokens=tokens)
+    timeline = Timeline(
+        0.0,
+        first_token_s=first,
+        last_token_s=last,
+        ended_s=sample.ended_s,
+        tokens=tokens,
+        most_tokens=sample.max_tokens or math.inf,
+    )
     return kept_all(judge(spec, sample.kind, timeline))

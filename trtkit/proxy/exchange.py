@@ -135,6 +135,7 @@ class Exchange:
             )
         add_default_output(call, promise, schema)
         schema.check(call.message)
+        self._timeline.streams, self._timeline.most_tokens = streams, dialect.length.read(call) or math.inf
         core.gate.refuse_early(promise.priority, tenant)
         size = await measure(call, schema, promise, config.limits_of, core.counter)
         client_s = (
@@ -148,10 +149,9 @@ class Exchange:
             tenant=tenant,
             terms=config.terms[name],
         )
-        self._max_tokens = size.max_tokens
+        self._max_tokens = self._timeline.most_tokens = size.max_tokens
         self.facts.clipped_to = size.max_tokens if size.clipped else None
         self.facts.deadline_s = request.limits.total_s
-        self._timeline.streams = streams
         echo = call.tensors.text(dialect.prompt) if dialect.echoes(call.tensors) else b""
         self._measure = TextMeter(core.counter, streams=streams, echo=echo)
         return request
@@ -233,7 +233,7 @@ class Exchange:
         async for data in self._call:
             chunk = Chunk(data, self._measure)
             if chunk.error:
-                return await self._close(read_error(chunk.error))
+                return await self._close(_once_sent(read_error(chunk.error)))
             self._note_tokens(chunk.tokens)
             if self._ending is None and (call.wants_empty_final or not chunk.empty):
                 room = self._reply.put(chunk.address(self.client_id, self.facts.clipped_to))
@@ -321,7 +321,7 @@ class Exchange:
 
     def _upstream_failed(self, error: grpc.aio.AioRpcError) -> Ending:
         self._core.fleet.suspect(self._upstream)
-        ending = refusal_of(error).ending
+        ending = _once_sent(refusal_of(error).ending)
         if self._timeline.first_token_s is None or ending.reason is Reason.INVALID_INPUT:
             return ending
         return Ending(Reason.UPSTREAM_ERROR, error.details() or "", code=error.code().name)
@@ -338,3 +338,10 @@ class Exchange:
                 self._note_decision(self._unseen(ending.reason))
             self._core.decisions.close(self._upstream_id, ending.reason, self._timeline)
         await self._reply.end(self, ending)
+
+
+def _once_sent(ending: Ending) -> Ending:
+    """Return the end of a request that was sent: it may have begun, so it failed, and was not refused."""
+    if ending.reason is not Reason.NO_BACKEND:
+        return ending
+    return Ending(Reason.UPSTREAM_ERROR, ending.detail, code=ending.status)

@@ -228,7 +228,7 @@ class Metrics:
         for name, promise in self._classes.items():
             if promise.has_slo:
                 self._goodput.labels(name)
-                for outcome in (Outcome.CANCELLED, Outcome.INVALID, Outcome.OK):
+                for outcome in Outcome:
                     self._excluded.labels(name, outcome.value)
                 for dimension in _dimensions(promise):
                     self._eligible.labels(name, dimension)

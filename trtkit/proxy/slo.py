@@ -2,13 +2,14 @@
 
 Counting rules: what was refused, timed out, failed or cut off is a miss of every promise. What the client cancelled
 before a promise had run out is left out, and so is what could never be served (the client's mistake). A promise that a
-request cannot show (time to first token without streaming, time per token of one token) does not apply to it. A class
-without promises counts nowhere.
+request cannot show (time to first token without streaming, time per token of one token) does not apply to it, however
+it ends. A class without promises counts nowhere.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 from trtkit.contract.service import ServiceClass
@@ -34,6 +35,8 @@ class Timeline:
     last_token_s: float | None = None
     ended_s: float | None = None
     tokens: int = 0
+    most_tokens: float = math.inf
+    """That it may answer with, where that is known."""
 
     @property
     def ttft_s(self) -> float | None:
@@ -56,14 +59,15 @@ class Timeline:
 def judge(promise: ServiceClass, outcome: Outcome, timeline: Timeline) -> dict[str, Verdict]:
     """Return the verdict on each promise of the class: ``ttft``, ``tpot``, ``deadline``."""
     total_s = timeline.total_s
+    streams, paces = timeline.streams, timeline.streams and timeline.most_tokens > 1
     promises = {
-        "ttft": (promise.ttft_ms, timeline.ttft_s, total_s),
-        "tpot": (promise.tpot_ms, timeline.tpot_s, None),
-        "deadline": (promise.deadline_ms, total_s if outcome is Outcome.OK else None, total_s),
+        "ttft": (promise.ttft_ms, streams, timeline.ttft_s, total_s),
+        "tpot": (promise.tpot_ms, paces, timeline.tpot_s, None),
+        "deadline": (promise.deadline_ms, True, total_s if outcome is Outcome.OK else None, total_s),
     }
     return {
-        name: _judge_one(outcome, limit_ms / 1000, value_s, elapsed_s)
-        for name, (limit_ms, value_s, elapsed_s) in promises.items()
+        name: _judge_one(outcome, limit_ms / 1000, value_s, elapsed_s) if shows else Verdict.EXCLUDED
+        for name, (limit_ms, shows, value_s, elapsed_s) in promises.items()
         if limit_ms is not None
     }
 
