@@ -46,6 +46,7 @@ def test_a_folder_is_read_by_its_files_whatever_it_is_called(tmp_path):
         ("a.jsonl", b'{"text": "one"}\nnot json\n', "line 2 is not JSON"),
         ("a.jsonl", b"[1]\n", "line 1 is not a JSON object"),
         ("a.jsonl", b'{"text": 5}\n', "line 1: 'text' is int, not a text"),
+        ("a.jsonl", b'{"text": null}\n', "line 1: 'text' is null\n    fix: leave such rows out"),
         ("a.txt", b"one\ntwo \xfe\n", "line 2 is not UTF-8: byte 0xfe"),
         ("a.csv", b"text\none\n", "is in no form that is known"),
         ("a.parquet", b"text", "does not begin like one"),
@@ -68,7 +69,7 @@ def test_data_that_is_not_there_is_not_fetched(tmp_path):
 def test_a_field_that_is_there_twice_is_refused(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_text('{"text": "a", "text": "b"}')
-    with pytest.raises(InputError, match="line 1 is not JSON: a field is there twice"):
+    with pytest.raises(InputError, match="line 1 names twice: text"):
         origins(path)
 
 

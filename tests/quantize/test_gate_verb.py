@@ -186,7 +186,15 @@ def test_data_and_questions_of_ones_own(trtkit, model, quantized, tmp_path):  # 
     ("line", "said"),
     [
         ("{", "line 1 is not JSON"),
-        ('{"question": "?", "choices": ["a"], "answer": 0}', "line 1 is no question"),
+        ("[]", "line 1 is not a JSON object"),
+        ('{"question": "?", "choices": ["a", "b"], "answer": 0, "answer": 1}', "line 1 names twice: answer"),
+        (
+            '{"question": " ", "choices": ["a", "b"], "answer": 0}',
+            "line 1 is no question: question is no text",
+        ),
+        ('{"question": "?", "choices": ["a"], "answer": 0}', "no list of 2 to 26"),
+        ('{"question": "?", "choices": ["a", ""], "answer": 0}', "a choice is no text"),
+        ('{"question": "?", "choices": ["a", "a "], "answer": 0}', "two choices are the same"),
         ('{"question": "?", "choices": ["a", "b"], "answer": 2}', "the answer 2 is none of 2 choices"),
         ('{"question": "?", "choices": ["a", "b"], "answer": true}', "the answer True is none"),
         ("", "there are no questions"),

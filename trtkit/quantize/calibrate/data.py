@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtkit.checkpoint.json_object import NamedTwiceError, once
 from trtkit.errors import EnvironmentLacks, InputError
 from trtkit.quantize.calibrate import texts
 
@@ -82,12 +83,38 @@ def _text_file(path: Path, _: str) -> Iterator[Record]:
     yield Record(_decode(path.read_bytes(), path, None), str(path))
 
 
+def json_rows(path: Path, form: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects of a file of JSON lines, each with the number of its line; ``form`` is what one looks like.
+
+    Raises:
+        InputError: It cannot be read, or a line is no object, or one that names a field twice.
+    """
+    hint = f"a line is {form}"
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                text = _decode(line, path, number)
+                if text.strip():
+                    yield number, _row(text, path, number, hint)
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", path=path, hint=hint) from error
+
+
+def _row(text: str, path: Path, number: int, hint: str) -> dict[str, Any]:
+    try:
+        row = json.loads(text, object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"line {number} is not JSON: {error}", path=path, hint=hint) from error
+    except NamedTwiceError as error:
+        raise InputError(f"line {number} {error}", path=path, hint=hint) from error
+    if not isinstance(row, dict):
+        raise InputError(f"line {number} is not a JSON object", path=path, hint=hint)
+    return row
+
+
 def _json_lines(path: Path, column: str) -> Iterator[Record]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            text = _decode(line, path, number)
-            if text.strip():
-                yield Record(_field(text, column, path, number), f"{path}:{number}")
+    for number, row in json_rows(path, '{"text": "..."}'):
+        yield Record(_field(row, column, path, number), f"{path}:{number}")
 
 
 def _decode(raw: bytes, path: Path, line: int | None) -> str:
@@ -99,27 +126,19 @@ def _decode(raw: bytes, path: Path, line: int | None) -> str:
         raise InputError(message, path=path, hint="save the file as UTF-8 (`iconv -t UTF-8`)") from error
 
 
-def _field(text: str, column: str, path: Path, number: int) -> str:
-    try:
-        row = json.loads(text, object_pairs_hook=_without_doubles)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"line {number} is not JSON: {error}", path=path) from error
-    if not isinstance(row, dict):
-        raise InputError(f"line {number} is not a JSON object", path=path, hint='a line is {"text": "..."}')
+def _field(row: dict[str, Any], column: str, path: Path, number: int) -> str:
     if column not in row:
         raise _no_column(column, row, path, f"line {number} has")
-    value = row[column]
-    if not isinstance(value, str):
-        message = f"line {number}: {column!r} is {type(value).__name__}, not a text"
-        raise InputError(message, path=path, hint="name the field that holds the text: --column NAME")
-    return value
+    return _text(row[column], column, path, f"line {number}")
 
 
-def _without_doubles(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        raise ValueError(f"a field is there twice, of {', '.join(name for name, _ in pairs)}")
-    return row
+def _text(value: object, column: str, path: Path, where: str) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        raise InputError(f"{where}: {column!r} is null", path=path, hint="leave such rows out")
+    message = f"{where}: {column!r} is {type(value).__name__}, not a text"
+    raise InputError(message, path=path, hint="name the field that holds the text: --column NAME")
 
 
 def _no_column(column: str, columns: Iterable[Any], path: Path, where: str) -> InputError:
@@ -130,10 +149,7 @@ def _no_column(column: str, columns: Iterable[Any], path: Path, where: str) -> I
 
 def _parquet(path: Path, column: str) -> Iterator[Record]:
     for number, value in enumerate(_parquet_values(path, column), 1):
-        if not isinstance(value, str):
-            message = f"row {number}: {column!r} is {type(value).__name__}, not a text"
-            raise InputError(message, path=path, hint="name the column that holds the text: --column NAME")
-        yield Record(value, f"{path}: row {number}")
+        yield Record(_text(value, column, path, f"row {number}"), f"{path}: row {number}")
 
 
 def _parquet_values(path: Path, column: str) -> Iterator[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.errors import InputError
+from trtkit.quantize.calibrate.data import json_rows
 from trtkit.quantize.gate.executor import Executor
 from trtkit.quantize.gate.metrics import log_softmax
 from trtkit.quantize.gate.samples import open_tokenizer
@@ -43,11 +43,7 @@ def read_questions(path: Path) -> tuple[Question, ...]:
     Raises:
         InputError: It cannot be read, is empty, or a line is no question.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot be read: {error}", path=path, hint=f"a line is {_FORM}") from error
-    questions = tuple(_question(line, path, number) for number, line in enumerate(lines, 1) if line.strip())
+    questions = tuple(_question(row, path, number) for number, row in json_rows(path, _FORM))
     if not questions:
         raise InputError("there are no questions", path=path, hint=f"a line is {_FORM}")
     return questions
@@ -107,24 +103,28 @@ def _likelihood(executor: Executor, prompt: list[int], ending: list[int]) -> flo
     return float(rows[np.arange(len(ending)), ending].sum())
 
 
-def _question(line: str, path: Path, number: int) -> Question:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(
-            f"line {number} is not JSON: {error}", path=path, hint=f"a line is {_FORM}"
-        ) from error
-    row = row if isinstance(row, dict) else {}
-    question, choices = row.get("question"), row.get("choices")
-    wrong = InputError(f"line {number} is no question", path=path, hint=f"a line is {_FORM}")
-    if not isinstance(question, str) or not isinstance(choices, list):
-        raise wrong
-    if not 2 <= len(choices) <= len(_LETTERS) or not all(isinstance(choice, str) for choice in choices):
-        raise wrong
-    answer = row.get("answer")
+def _question(row: dict[str, Any], path: Path, number: int) -> Question:
+    question, choices, answer = row.get("question"), row.get("choices"), row.get("answer")
+    if why := _lacking(question, choices):
+        raise InputError(f"line {number} is no question: {why}", path=path, hint=f"a line is {_FORM}")
+    assert isinstance(question, str)  # noqa: S101 - looked at
+    assert isinstance(choices, list)  # noqa: S101
     if isinstance(answer, str) and len(answer) == 1:
         answer = _LETTERS.find(answer.upper())
     if type(answer) is not int or not 0 <= answer < len(choices):
         message = f"line {number}: the answer {row.get('answer')!r} is none of {len(choices)} choices"
         raise InputError(message, path=path, hint="give its place from 0, or its letter")
     return Question(question, tuple(choices), answer, number)
+
+
+def _lacking(question: object, choices: object) -> str:
+    """Return why they are no question with choices; empty where they are."""
+    if not isinstance(question, str) or not question.strip():
+        return "question is no text"
+    if not isinstance(choices, list) or not 2 <= len(choices) <= len(_LETTERS):
+        return f"choices is no list of 2 to {len(_LETTERS)}"
+    if not all(isinstance(choice, str) and choice.strip() for choice in choices):
+        return "a choice is no text"
+    if len({choice.strip() for choice in choices}) < len(choices):
+        return "two choices are the same"
+    return ""
