@@ -1,6 +1,7 @@
 """``trtkit repo`` and ``trtkit serve --dry-run``."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -76,6 +77,50 @@ def test_each_pool_is_built_for_itself_and_none_makes_the_other_useless(trtkit, 
     assert sizes == {"standard": LIMITS["max_batch_size"], "long": 2}
     uses = read_uses(tmp_path / "home")
     assert len({use.overrides for use in uses}) == len(uses) == 2
+
+
+def test_pools_are_built_into_the_folders_that_the_compose_file_mounts(trtkit, contract, tmp_path):
+    save_tokenizer(tmp_path / "model", tokens=260)
+    pools = ["pools.standard={}", "pools.long={min_prompt_tokens: 8, limits: {max_batch_size: 2}}"]
+    given = [word for each in pools for word in ("--set", each)]
+    code, out, err = trtkit("build", contract, "-o", tmp_path / "repos", *given, "--output", "json")
+    assert code == 0, err
+    built = {name: each["repository"] for name, each in json.loads(out)["pools"].items()}
+    # What NVIDIA's image serves is built by other programs; the folders are the same.
+    gpu = ["--set", "engine={backend: tensorrt, gpu: h100-sxm}"]
+    assert trtkit("export", "compose", contract, "-o", tmp_path / "dk", *given, *gpu)[0] == 0
+    services = yaml.safe_load((tmp_path / "dk/compose.yaml").read_text())["services"]
+    mounted = {
+        name.removeprefix("triton-"): re.sub(
+            r"\$\{.*?\}", str(tmp_path / "repos"), service["volumes"][0]["source"]
+        )
+        for name, service in services.items()
+        if name.startswith("triton-")
+    }
+    assert mounted == built
+    for folder in built.values():
+        assert trtkit("verify", folder)[0] == trtkit("repo", folder, "--check")[0] == 0
+    assert trtkit("repo", contract, "-o", tmp_path / "repos", "--check", *given)[0] == 0
+
+
+def test_a_repository_of_the_build_is_renewed_and_nothing_of_the_last_one_stays(trtkit, contract, tmp_path):
+    save_tokenizer(tmp_path / "model", tokens=260)
+    repo = tmp_path / "repo"
+    assert trtkit("build", contract, "-o", repo)[0] == 0
+    manifest = json.loads((repo / "trtkit-manifest.json").read_text())
+    (repo / "draft/1/engine").mkdir(parents=True)
+    (repo / "draft/1/engine/rank0.engine").write_bytes(b"old")
+    manifest["files"]["draft/1/engine/rank0.engine"] = {"sha256": "0" * 64, "size_bytes": 3}
+    (repo / "trtkit-manifest.json").write_text(json.dumps(manifest))
+    (repo / "mine").write_text("")
+    assert trtkit("build", contract, "-o", repo, "--set", "engine.limits.max_batch_size=2")[0] == 0
+    assert not (repo / "draft").exists()
+    assert (repo / "mine").exists()
+    assert "max_batch_size: 2" in (repo / "tensorrt_llm/config.pbtxt").read_text()
+    (repo / "tensorrt_llm/config.pbtxt").write_text("")
+    code, _, err = trtkit("build", contract, "-o", repo)
+    assert code == 2
+    assert "edited since" in err
 
 
 def test_a_repository_of_anybody_is_judged_without_its_contract(trtkit, tmp_path):

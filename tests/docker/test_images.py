@@ -94,7 +94,7 @@ def test_what_the_package_is_built_from_reaches_the_builder_and_nothing_else():
 
 
 def test_the_compose_file_is_what_is_exported_today():
-    files = compose_files(load_contract(CONTRACT))
+    files = compose_files(load_contract(CONTRACT), FOLDER)
     assert check(files, FOLDER) == [], f"run: trtkit export compose {CONTRACT.relative_to(ROOT)} -o docker"
 
 
@@ -105,7 +105,8 @@ def test_the_compose_file_names_what_there_is():
         if build:
             assert (FOLDER / build["context"] / build["dockerfile"]).resolve() in DOCKERFILES
         for volume in service["volumes"]:
-            source = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", volume).split(":")[0]
+            given = volume["source"] if isinstance(volume, dict) else volume
+            source = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", given).split(":")[0]
             assert source.startswith("${") or (FOLDER / source).exists()
     contract, *words = services["proxy"]["command"]
     assert (ROOT / "build_configs" / Path(contract).name).is_file()
@@ -123,7 +124,9 @@ def test_the_compose_file_names_what_there_is():
 
 def test_pools_get_servers_and_gpus_of_their_own():
     pools = ["pools.standard={}", "pools.long={min_prompt_tokens: 8192}", "engine.tensor_parallel=2"]
-    services = yaml.safe_load(compose_files(load_contract(CONTRACT, pools))["compose.yaml"])["services"]
+    services = yaml.safe_load(compose_files(load_contract(CONTRACT, pools), FOLDER)["compose.yaml"])[
+        "services"
+    ]
     devices = {
         name: service["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
         for name, service in services.items()
@@ -131,9 +134,45 @@ def test_pools_get_servers_and_gpus_of_their_own():
     }
     assert devices == {"triton-standard": ["0", "1"], "triton-long": ["2", "3"]}
     assert "long=triton-long:8001" in services["proxy"]["command"]
-    assert services["triton-long"]["volumes"][0].endswith("/long:/model_repo:ro")
+    assert services["triton-long"]["volumes"][0]["source"].endswith("}/long")
+    words = services["proxy"]["command"]
+    # The proxy reads the same file, and has to be told what is not in it.
+    assert [words[place + 1] for place, word in enumerate(words) if word == "--set"] == pools
 
 
-def test_what_nvidia_s_image_does_not_serve_is_refused():
-    with pytest.raises(InputError, match="back end cpu is not served"):
-        compose_files(load_contract(ROOT / "build_configs/smollm2-135m__int8-wo-kv_auto__cpu.yaml"))
+def test_what_the_proxy_reads_is_in_its_container_wherever_contract_and_model_lie(tmp_path):
+    (tmp_path / "models/m").mkdir(parents=True)
+    (tmp_path / "in").mkdir()
+    contract = tmp_path / "in/c.yaml"
+    contract.write_text(CONTRACT.read_text())
+    file = load_contract(contract, ["model.source=../models/m"])
+    proxy = yaml.safe_load(compose_files(file, tmp_path / "dk/x")["compose.yaml"])["services"]["proxy"]
+    here = {each["target"]: each["source"] for each in proxy["volumes"] if isinstance(each, dict)}
+    assert here == {"/contracts": "${TRTKIT_CONTRACTS:-../../in}", "/model": "../../models/m"}
+    assert "model.source=/model" in proxy["command"]
+    # Outside of a clone there is no Dockerfile beside the folder.
+    assert proxy["build"]["context"].startswith("${TRTKIT_CLONE:?")
+
+
+@pytest.mark.parametrize(
+    ("contract", "change", "message", "hint"),
+    [
+        ("smollm2-135m__int8-wo-kv_auto__cpu", [], "back end cpu is not served", "trtkit serve"),
+        ("llama-3.1-8b__fp8-kv_auto__h100-sxm-tp1", [], "back end vllm is not served", "launch.sh"),
+        (CONTRACT.stem, ["engine.tensor_parallel=16"], "16 ranks are on several", "TRTKIT_HOSTFILE"),
+    ],
+)
+def test_what_one_image_or_machine_does_not_serve_is_refused(contract, change, message, hint):
+    with pytest.raises(InputError, match=message) as caught:
+        compose_files(load_contract(ROOT / f"build_configs/{contract}.yaml", change), FOLDER)
+    assert hint in caught.value.hint
+
+
+def test_engines_of_the_python_api_get_the_same_servers():
+    file = load_contract(ROOT / "build_configs/llama-3.1-8b__fp8-kv_fp8__h200-tp1.yaml")
+    assert file.contract.engine.backend.value == "llmapi"
+    assert set(yaml.safe_load(compose_files(file, FOLDER)["compose.yaml"])["services"]) == {
+        "triton",
+        "proxy",
+        "prometheus",
+    }

@@ -6,7 +6,8 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,6 +29,12 @@ def register(app: typer.Typer) -> None:
 
 def build(
     contract: ContractArgument,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--out", help="Also put the repository there, each pool's below by its name.", metavar="DIR"
+        ),
+    ] = None,
     overrides: SetOption = [],  # noqa: B006
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show stages, hits and files; write nothing.")
@@ -51,11 +58,15 @@ def build(
     from trtkit.engine.tensorrt.backend import Builder
     from trtkit.flow.build import build as run_build
     from trtkit.flow.build import preview
+    from trtkit.flow.repository import place_of
+    from trtkit.triton.parts import deliver
 
     file = read_contract(contract, overrides)
     if (in_container or mpirun) and file.contract.engine.backend is not BackendName.TENSORRT:
         message = f"the {file.contract.engine.backend.value} back end runs no builder of TensorRT-LLM"
         raise InputError(message, hint="leave out --in-container and --mpirun")
+    if out is not None and file.contract.engine.backend is BackendName.EDGELLM:
+        raise InputError("the edgellm back end makes no model repository", hint="leave out -o")
     store = Store(policy=CachePolicy(cache.value) if cache else None, tell=say)
     documents: dict[str, Any] = {}
     for name, each in file.of_pools(pool).items():
@@ -69,6 +80,10 @@ def build(
         with calibration_progress() as report, _last_line() as tell:
             outcome = run_build(each, store, report, Builder(in_container, mpirun, tell))
         warn(outcome.plan.warnings)
+        if out is not None:
+            place = place_of(out, name, pool)
+            deliver(outcome.repository, place)
+            outcome = replace(outcome, repository=place)
         documents[name] = _show_outcome(outcome, output)
     if output is Output.JSON:
         show_json({"schema": 1, **documents.get("", {"pools": documents})})

@@ -49,7 +49,7 @@ def compose(
     from trtkit.flow.compose import compose_files
     from trtkit.triton.folder import drifts, write
 
-    files = compose_files(read_contract(contract, overrides))
+    files = compose_files(read_contract(contract, overrides), out)
     found = drifts(files, out)
     if check and found:
         for each in found:

@@ -64,7 +64,7 @@ def repo(
     Files that trtkit did not write are left alone.
     """
     from trtkit.engine.store import Store
-    from trtkit.flow.repository import render_pools
+    from trtkit.flow.repository import place_of, render_pools
 
     if contract.is_dir():
         given = {"-o": out, "--set": overrides, "--engine": engine, "--mount": mount, "--pool": pool}
@@ -77,10 +77,9 @@ def repo(
     file = read_contract(contract, overrides)
     with progress() as report:
         found = render_pools(file, Store(), report, mount=mount, pool=pool)
-    places = {name: out / name if name != pool else out for name in found}
     if engine is not None and len(found) > 1:
         raise InputError("each pool has an engine of its own", hint="give --pool with --engine")
-    pairs = [(rendered, places[name]) for name, rendered in found.items()]
+    pairs = [(rendered, place_of(out, name, pool)) for name, rendered in found.items()]
     _write(pairs, out, engine, output, check=check, overwrite=overwrite)
 
 

@@ -74,6 +74,11 @@ class Rendered:
         install(out, engine, need_tokenizer(self.source).parent)
 
 
+def place_of(out: Path, name: str, pool: str | None) -> Path:
+    """Return where the repository of a pool lies: below the folder by its name, or there if only one is asked for."""
+    return out if name == pool else out / name
+
+
 def render_pools(
     file: ContractFile, store: Store, report: Report, *, mount: str | None = None, pool: str | None = None
 ) -> dict[str, Rendered]:

@@ -71,9 +71,18 @@ def write(files: Mapping[str, bytes], out: Path, *, overwrite: bool = False) -> 
         for path in changed:
             _place(out, path)
         for path in stale:
-            _remove(out / path, out)
+            remove(out / path, out)
         _replace(out, RECORD, _record(now))
     return sorted(changed + stale)
+
+
+def written(folder: Path) -> dict[str, bytes]:
+    """Return the files of a repository that trtkit wrote, as they are now; what is gone is left out.
+
+    Raises:
+        InputError: The record names what is not inside of the folder.
+    """
+    return {path: (folder / path).read_bytes() for path in _recorded(folder) if (folder / path).is_file()}
 
 
 def check(files: Mapping[str, bytes], out: Path) -> list[str]:
@@ -244,7 +253,7 @@ def _place(out: Path, path: str) -> None:
     (out / _STAGED / path).replace(out / path)
 
 
-def _remove(path: Path, root: Path) -> None:
+def remove(path: Path, root: Path) -> None:
     """Remove a file and the directories that it leaves empty."""
     path.unlink()
     for parent in path.parents:

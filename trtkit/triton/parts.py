@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,17 +16,22 @@ from trtkit.conventions import (
     CHECKPOINT_CONFIG,
     DRAFT_MODEL,
     ENGINE_MODEL,
+    MANIFEST,
     POSTPROCESSING_MODEL,
     PREPROCESSING_MODEL,
 )
 from trtkit.engine.graph.spec import DATA_FILE
+from trtkit.engine.manifest import read_manifest
 from trtkit.errors import InputError
+from trtkit.triton.folder import RECORD, remove, write, written
 from trtkit.triton.llmapi import DRAFT_FOLDER
 from trtkit.triton.llmapi import SETTINGS as LLM_SETTINGS
 from trtkit.triton.repository import ENGINE_FOLDER, TOKENIZER_FOLDER
 from trtkit.triton.vllm import SETTINGS as VLLM_SETTINGS
 
 _PIECE_BYTES = 1 << 30
+_DEPTH = 3
+"""Engines and tokenizers are ``MODEL/VERSION/FOLDER``."""
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -56,6 +62,31 @@ def install(repo: Path, engine_dir: Path, tokenizer_dir: Path, draft_dir: Path |
         _place(tokenizer_files, tokenizer_dir, repo / DRAFT_MODEL / "1" / TOKENIZER_FOLDER)
     for model in (ENGINE_MODEL, PREPROCESSING_MODEL, POSTPROCESSING_MODEL, BLS_MODEL):
         _place(tokenizer_files, tokenizer_dir, repo / model / "1" / TOKENIZER_FOLDER)
+
+
+def deliver(product: Path, out: Path) -> None:
+    """Make a repository of the store one in ``out``, which shares its engines and tokenizers by hard links.
+
+    The manifest goes first and comes last: a folder that has one is whole.
+
+    Raises:
+        InputError: A file there is not trtkit's, or was edited; or ``product`` is no product.
+    """
+    old, new = read_manifest(out), read_manifest(product)
+    if new is None:
+        raise InputError("no complete product of a build", path=product, hint="build it again")
+    files = written(product)
+    write(files, out)
+    (out / MANIFEST).unlink(missing_ok=True)
+    for name in set(old.files) - set(new.files) if old else ():
+        if (out / name).is_file():
+            remove(out / name, out)
+    linked = defaultdict(list)
+    for name in sorted(set(new.files) - {*files, RECORD}):
+        linked[Path(*Path(name).parts[:_DEPTH])].append(product / name)
+    for folder, paths in linked.items():
+        _place(paths, product / folder, out / folder)
+    shutil.copyfile(product / MANIFEST, out / MANIFEST)
 
 
 def needs_device(repo: Path) -> bool:
