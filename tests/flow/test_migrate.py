@@ -95,10 +95,26 @@ def test_a_type_that_the_back_end_chose_stays(old):
     ("tensorrt", None, "for tensorrt already"),
     ("cpu", None, "not moved to cpu"),
     ("llmapi", "h10", "no GPU of the catalog"),
+    ("edgellm", "h100-sxm", "edgellm has no kernels for h100-sxm"),
 ])  # fmt: skip
 def test_what_cannot_be_moved_says_why(old, backend, gpu, said):
     with pytest.raises(InputError, match=said):
         migrate(load_contract(old), BackendName(backend), gpu=gpu)
+
+
+def test_an_unproven_format_comes_nearer_than_none(old):
+    migration = migrate(load_contract(old), BackendName.VLLM)
+    lost = {each.key: (each.after, each.why) for each in migration.lost}
+    assert lost["quantization.weights"][0] == lost["quantization.kv_cache"][0] == "fp8"
+    assert "fp8 comes nearest, and is not proven there" in lost["quantization.weights"][1]
+
+
+def test_pools_stay_as_they_are(old):
+    pools = "pools:\n  standard: {}\n  long: {min_prompt_tokens: 1000, limits: {max_seq_len: 65536}}\n"
+    old.write_text(OLD + pools)
+    text = migrate(load_contract(old), BackendName.LLMAPI).text
+    assert text.endswith(pools)
+    assert "build_flags" not in text
 
 
 def test_relative_paths_are_not_carried_elsewhere(trtkit, tmp_path, old):

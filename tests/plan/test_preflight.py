@@ -142,6 +142,9 @@ CASES = [
     case("pool_holds_sequence", "engine.kv_cache.memory_fraction", pool={"memory_fraction": 0.0001}),
     case("pool_holds_sequence", "engine.limits.max_seq_len", gpu="l4", limits={"max_seq_len": 131072}),
     case("sequence_fits_model", "engine.limits.max_seq_len", "llama-2-7b", limits={"max_seq_len": 5000}),
+    case("formats_can_be_exported", "quantization.weights", backend="llmapi", weights="w4a8-awq"),
+    case("formats_can_be_exported", "quantization.weights", backend="vllm", weights="int8-sq"),
+    case("formats_can_be_exported", "quantization.kv_cache", backend="llmapi", kv_cache="fp8"),
     case("beams_have_a_backend", "engine.limits.max_beam_width", backend="llmapi", limits={"max_beam_width": 2}),
     case("llmapi_has_block_size", "engine.kv_cache.tokens_per_block", backend="llmapi", trtllm="1.1",
          pool={"tokens_per_block": 64}),
@@ -198,6 +201,21 @@ def test_formats_are_checked_with_all_their_keys(contract_with, quantization, na
     assert BY_NAME[name](contract, model, outline(contract, model, MACHINE))
 
 
+@pytest.mark.parametrize(
+    ("quantization", "key"),
+    [
+        ({"weights": "fp8", "kv_cache": "fp8", "fallback": ["none"], "gate": {}}, "fallback"),
+        ({"weights": "fp8", "overrides": {"*.mlp.proj": "int4-awq"}}, "overrides"),
+        ({"weights": "fp8", "overrides": {"*.mlp.proj": "none"}, "kv_cache": "fp8"}, None),
+    ],
+)
+def test_a_folder_has_one_format_and_its_cache_goes_with_it(contract_with, quantization, key):
+    contract = contract_with(engine=ENGINE | {"backend": "llmapi"}, quantization=quantization)
+    model = published("llama-3.1-8b")
+    found = BY_NAME["formats_can_be_exported"](contract, model, outline(contract, model, MACHINE))
+    assert [each.key for each in found] == ([f"quantization.{key}"] if key else [])
+
+
 def test_a_setting_belongs_to_any_format_of_the_chain(contract_with):
     quantization = {
         "weights": "int8-wo",
@@ -249,6 +267,7 @@ def test_all_problems_come_at_once_even_beside_a_division_that_cannot_be(contrac
     ("engine", "key"),
     [
         ({"backend": "tensorrt"}, "engine.gpu"),
+        ({"backend": "edgellm", "gpu": "h100-sxm"}, "engine.gpu"),
         ({"backend": "tensorrt", "gpu": "h100"}, "engine.gpu"),
         ({"backend": "tensorrt", "gpu": "h200", "trtllm": "1.3"}, "engine.trtllm"),
         ({"backend": "llmapi", "gpu": "h200", "trtllm": "0.21"}, "engine.trtllm"),

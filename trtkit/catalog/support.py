@@ -211,6 +211,11 @@ NEAREST_KV: Mapping[str, tuple[str, ...]] = {
 QK_NORMS = ("Qwen3ForCausalLM", "Qwen3MoeForCausalLM", "Gemma3ForCausalLM")
 """Families whose queries and keys have norms, which the attention of SmoothQuant's plugins has not."""
 
+EXPORTED = ("llmapi", "vllm", "edgellm")
+"""Back ends that read a Hugging Face folder. They divide the model among GPUs themselves."""
+EXPORTED_WEIGHTS = ("none", "fp8", "fp8-rowwise", "int4-awq", "int4-gptq")
+"""Formats that trtkit writes such folders in; GPTQ's weights go as AWQ's with factors of 1."""
+
 UNWRITTEN: Mapping[str, str] = {"nvfp4": "NVFP4", "int4-wo": "W4A16"}
 """Formats of weights that the tables judge though trtkit writes none, by their ``quant_algo``."""
 

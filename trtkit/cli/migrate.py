@@ -25,7 +25,9 @@ def register(app: typer.Typer) -> None:
 
 def migrate(
     contract: ContractArgument,
-    to: Annotated[BackendName, typer.Option("--to", help="Back end to move to.")],
+    to: Annotated[
+        BackendName, typer.Option("--to", help="Back end to move to.", metavar="tensorrt|llmapi|vllm|edgellm")
+    ],
     gpu: Annotated[
         str | None, typer.Option(help="GPU by its catalog name.", show_default="the contract's")
     ] = None,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtkit.catalog.support import EXPORTED
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.hf_export import export_hf
 from trtkit.checkpoint.progress import Progress
@@ -14,10 +15,8 @@ from trtkit.checkpoint.trtllm import TrtllmCheckpoint
 from trtkit.conventions import CHECKPOINT_CONFIG
 from trtkit.plan import Plan
 
-EXPORTED = ("llmapi", "vllm", "edgellm")
-"""They divide the model among GPUs themselves, so that its checkpoint is one of one rank."""
-WEIGHTS = ("none", "fp8", "fp8-rowwise", "int4-awq", "int4-gptq")
-"""Formats that trtkit writes such folders in; GPTQ's weights go as AWQ's with factors of 1."""
+__all__ = ["EXPORTED", "FILES", "MODEL", "ExportBackend", "export"]
+
 MODEL = "model"
 """The folder inside the product."""
 FILES = (f"{MODEL}/{CHECKPOINT_CONFIG}", f"{MODEL}/tokenizer.json")

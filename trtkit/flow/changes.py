@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.llmapi import ARGS, BLOCK_TOKENS
-from trtkit.catalog.support import NEAREST, NEAREST_KV, Support
+from trtkit.catalog.support import EXPORTED, EXPORTED_WEIGHTS, NEAREST, NEAREST_KV, Support
 from trtkit.catalog.trtllm import LINES, LLMAPI_SINCE, NEWEST
 from trtkit.contract.engine import KvCache
 from trtkit.contract.formats import KvCacheFormat, WeightFormat
 from trtkit.contract.models import Contract
 from trtkit.contract.quantization import Calibration, Quantization
 from trtkit.contract.speculation import SpeculationMode
-from trtkit.engine.exported import EXPORTED, WEIGHTS
 from trtkit.plan.support import Verdict, kv_verdict, weights_verdict
 
 _OF_ENGINES = "it is an option of the program that compiles engines, and none is compiled"
+
+
+WhyNot = Callable[..., str]
+"""Why a format is not taken, empty if it is; with ``sure`` one that is not known to work is not taken either."""
 
 
 @dataclass(frozen=True)
@@ -72,26 +75,23 @@ class Mover:
         reason = self._why_not(asked.value)
         if not reason:
             return asked.value, ""
-        near = next((name for name in NEAREST[asked.value] if not self._why_not(name, sure=True)), "none")
-        return near, reason
+        return _nearest(NEAREST[asked.value], "none", self._why_not, reason)
 
     def _why_not(self, name: str, *, sure: bool = False) -> str:
         verdict = weights_verdict(self.backend, name, GPUS[self.gpu].sm, self.line)
         if reason := _refusal(verdict, sure=sure):
             return reason
-        has_form = self.backend not in EXPORTED or name in WEIGHTS
+        has_form = self.backend not in EXPORTED or name in EXPORTED_WEIGHTS
         return "" if has_form else "trtkit exports no such weights"
 
     def _cache(self, asked: KvCacheFormat) -> tuple[str, str]:
         def why_not(name: str, *, sure: bool = False) -> str:
             return _refusal(kv_verdict(self.backend, name, GPUS[self.gpu].sm, self.line), sure=sure)
 
-        reason = why_not(asked.value)
+        found, reason = asked.value, why_not(asked.value)
+        if reason:
+            found, reason = _nearest(NEAREST_KV[asked.value], "auto", why_not, reason)
         weights = self._weights(self.contract.quantization.weights)[0]
-        names = (asked.value,) if not reason else NEAREST_KV[asked.value]
-        found = next(
-            name for name in (*names, "auto") if name == "auto" or not why_not(name, sure=bool(reason))
-        )
         if found == "fp8" and weights == "none" and self.backend in EXPORTED:
             return (
                 "auto",
@@ -222,6 +222,16 @@ class Mover:
             if LINES.index(self.line) < LINES.index(first):
                 why = f"LLM() of {self.line} has blocks of {BLOCK_TOKENS} tokens"
                 yield Change(f"{key}tokens_per_block", cache.tokens_per_block, BLOCK_TOKENS, why, lost=True)
+
+
+def _nearest(names: Sequence[str], plain: str, why_not: WhyNot, reason: str) -> tuple[str, str]:
+    """Return the nearest format that is known to run, else one that may, else plain numbers; and why it changes."""
+    quantized = [name for name in names if name != plain]
+    if near := next((name for name in quantized if not why_not(name, sure=True)), None):
+        return near, reason
+    if near := next((name for name in quantized if not why_not(name)), None):
+        return near, f"{reason}; {near} comes nearest, and is not proven there"
+    return plain, reason
 
 
 def _refusal(verdict: Verdict, *, sure: bool) -> str:

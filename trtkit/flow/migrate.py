@@ -16,6 +16,7 @@ from trtkit.contract.load import parse_contract
 from trtkit.engine.exported import EXPORTED
 from trtkit.errors import InputError
 from trtkit.flow.changes import Change, Mover
+from trtkit.plan.support import gpus_of
 
 TARGETS = ("tensorrt", *EXPORTED)
 """Back ends that contracts are moved to."""
@@ -66,7 +67,11 @@ def migrate(file: ContractFile, backend: BackendName, *, gpu: str | None = None)
             f"{chosen!r} is no GPU of the catalog" if chosen else f"{name} needs a GPU, and there is none"
         )
         raise InputError(message, path=file.path, hint=f"give --gpu, one of {', '.join(GPUS)}")
-    changes = list(Mover(contract, name, chosen).changes())
+    mover = Mover(contract, name, chosen)
+    if chosen not in (known := gpus_of(name, mover.line)):
+        message, hint = f"{name} has no kernels for {chosen}", f"give --gpu, one of {', '.join(known)}"
+        raise InputError(message, path=file.path, hint=hint)
+    changes = list(mover.changes())
     document, kept = _rewritten(file, changes)
     text = _dumped(document)
     moved = parse_contract(text, file.path)
@@ -99,14 +104,18 @@ def _rewritten(file: ContractFile, changes: Sequence[Change]) -> tuple[Any, list
     """Return the document with its comments and the changes, and the keys that stayed."""
     document = _loaded(file)
     for change in changes:
-        section, leaf = document, change.key.split(".")
-        for part in leaf[:-1]:
-            section = section.setdefault(part, {})
-        if change.after is None:
-            section.pop(leaf[-1], None)
-        else:
-            section[leaf[-1]] = change.after
-    _drop_empty(document)
+        *parents, leaf = change.key.split(".")
+        path = [document]
+        for part in parents:
+            path.append(path[-1].setdefault(part, {}))
+        if change.after is not None:
+            path[-1][leaf] = change.after
+            continue
+        path[-1].pop(leaf, None)
+        # Only what lost its last key here: an empty section may mean something, as `standard: {}` of a pool does.
+        for section, part in zip(reversed(path[:-1]), reversed(parents), strict=True):
+            if not section[part]:
+                del section[part]
     touched = {change.key for change in changes}
     return document, [
         key for key in _leaves(document) if not any(f"{key}.".startswith(f"{each}.") for each in touched)
@@ -128,15 +137,6 @@ def _loaded(file: ContractFile) -> Any:
             section = section.setdefault(parent, {})
         section[leaf] = yaml.safe_load(value)
     return document
-
-
-def _drop_empty(section: Any) -> None:
-    """Remove sections that lost their last key."""
-    for key in [key for key, value in section.items() if isinstance(value, dict)]:
-        if section[key]:
-            _drop_empty(section[key])
-        if not section[key] and key not in {"pools", "classes"}:
-            del section[key]
 
 
 def _leaves(section: Any, prefix: str = "") -> Iterator[str]:

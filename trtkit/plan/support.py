@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trtkit.catalog.formats import WEIGHTS
+from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.support import (
     KV_SUPPORT,
@@ -80,6 +81,16 @@ def places_of(target: Target) -> dict[str, int]:
     """Return the compute capabilities by what messages call them."""
     others = {f"SM {sm}": sm for sm in target.sms if sm != target.gpu.sm}
     return {target.gpu.name: target.gpu.sm, **others}
+
+
+def gpus_of(backend: str, line: str) -> tuple[str, ...]:
+    """Return the GPUs of the catalog on which a back end runs anything at all."""
+    names = WEIGHT_SUPPORT[backend]
+    refused = {
+        sm: all(_verdict(names, name, sm, line).support is Support.REFUSED for name in WEIGHTS)
+        for sm in {each.sm for each in GPUS.values()}
+    }
+    return tuple(name for name, gpu in GPUS.items() if not refused[gpu.sm])
 
 
 def kv_verdict(backend: str, name: str, sm: int, line: str) -> Verdict:

@@ -6,24 +6,50 @@ from collections.abc import Iterator
 
 from trtkit.catalog.llmapi import ARGS, BLOCK_TOKENS
 from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.support import EXPORTED, EXPORTED_WEIGHTS
 from trtkit.catalog.trtllm import LINES, NEWEST
 from trtkit.contract.engine import KvCache
+from trtkit.contract.formats import KvCacheFormat, WeightFormat
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses
 from trtkit.plan.types import Plan
 
-_BEAMLESS = ("llmapi", "vllm", "edgellm")
 _POOL = "engine.kv_cache."
 _EDGE_HEADS = (64, 128)
 """Head sizes of Edge-LLM's attention plugin."""
 
 
 @refuses
+def formats_can_be_exported(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
+    """What has no form in a Hugging Face folder is refused before it is calibrated, not when it is written."""
+    name, asked = contract.engine.backend.value, contract.quantization
+    if name not in EXPORTED:
+        return
+    places = {each.value: "quantization.fallback" for each in asked.chain}
+    places |= {each.value: "quantization.overrides" for each in asked.overrides.values()}
+    places[asked.weights.value] = "quantization.weights"
+    for each, key in places.items():
+        if each not in EXPORTED_WEIGHTS:
+            message = f"trtkit writes no {each} weights for {name}"
+            yield Problem(message, key, f"use {', '.join(EXPORTED_WEIGHTS)}")
+    if len({each.value for each in asked.formats} - {"none"}) > 1:
+        message = f"trtkit writes no layers of several formats for {name}"
+        yield Problem(message, "quantization.overrides", "use one format, or none for single layers")
+    if WeightFormat.NONE in asked.chain and KvCacheFormat.FP8 in asked.caches:
+        key = "kv_cache" if asked.kv_cache is KvCacheFormat.FP8 else "kv_fallback"
+        key = key if asked.weights is WeightFormat.NONE else "fallback"
+        message = "an FP8 KV cache beside plain weights has no form in a Hugging Face folder"
+        yield Problem(
+            message, f"quantization.{key}", "quantize the weights to fp8 too, or keep the cache auto"
+        )
+
+
+@refuses
 def beams_have_a_backend(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
     """Beam search was planned with engines of TensorRT-LLM only; elsewhere the width would not be passed on."""
     name = contract.engine.backend.value
-    if name in _BEAMLESS and contract.engine.limits.max_beam_width > 1:
+    if name in EXPORTED and contract.engine.limits.max_beam_width > 1:
         yield Problem(
             f"the {name} back end is not set up for beams", "engine.limits.max_beam_width", "leave it out"
         )
@@ -90,6 +116,7 @@ def edgellm_takes_model(contract: Contract, model: ModelConfig, _: Plan) -> Iter
 
 
 EXPORTED_CHECKS = (
+    formats_can_be_exported,
     beams_have_a_backend,
     llmapi_has_block_size,
     vllm_sizes_its_pool,

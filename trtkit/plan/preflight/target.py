@@ -14,6 +14,7 @@ from trtkit.catalog.trtllm import LINES, LLMAPI_SINCE, NEWEST
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.parallel import parallel_problems
+from trtkit.plan.support import gpus_of
 
 TRTLLM_BACKENDS = ("tensorrt", "llmapi")
 """Back ends that are part of TensorRT-LLM."""
@@ -34,8 +35,13 @@ def target_problems(contract: Contract, model: ModelConfig) -> list[Problem]:
 
 
 def _gpu_is_known(contract: Contract) -> Iterator[Problem]:
-    gpu = contract.engine.gpu
+    gpu, backend, line = contract.engine.gpu, contract.engine.backend.value, contract.engine.trtllm
     if gpu in GPUS:
+        known = gpus_of(backend, line if line in LINES else NEWEST)
+        if gpu not in known:
+            yield Problem(
+                f"{backend} has no kernels for {gpu}", "engine.gpu", f"it runs on {', '.join(known)}"
+            )
         return
     near = near_gpus(gpu or "")
     meant = f"did you mean {' or '.join(near)}? " if near else ""
