@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, Metric, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 _REQUEST_S = 5.0
@@ -54,7 +54,7 @@ class ScrapePort:
     async def _answer(self, path: bytes) -> tuple[str, str, bytes]:
         if path == b"/metrics":
             # Rendering thousands of series takes milliseconds, which no stream should feel.
-            body = await asyncio.to_thread(generate_latest, self._registry)
+            body = await asyncio.to_thread(render, self._registry)
             return "200 OK", CONTENT_TYPE_PLAIN_0_0_4, body
         if path.startswith(_DECISIONS):
             found = self._explain(unquote_to_bytes(path[len(_DECISIONS) :]).decode(errors="replace"))
@@ -70,3 +70,18 @@ class ScrapePort:
                 else ("503 Service Unavailable", "text/plain", b"")
             )
         return "404 Not Found", "text/plain", b"/metrics, /livez, /readyz, /decisions/ID\n"
+
+
+def render(registry: CollectorRegistry) -> bytes:
+    """Return a page of metrics, without the gauge of its birth that the client library adds to each counter."""
+    return generate_latest(cast("CollectorRegistry", _Unborn(registry)))
+
+
+class _Unborn:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+            yield family
