@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import resource
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from trtkit.checkpoint.staging import contents, staged_folder
@@ -79,6 +81,24 @@ def test_a_full_disk_is_not_a_bug_and_names_the_place(tmp_path, number, hint):
         fail()
     assert caught.value.path == str(tmp_path / "out")
     assert hint in caught.value.hint
+
+
+def test_arrays_that_numpy_could_not_write_whole_name_the_place_and_what_is_free(tmp_path):
+    def fail():
+        with staged_folder(tmp_path / "out") as folder:
+            np.save(folder / "array.npy", np.zeros(100_000))
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(
+            EnvironmentLacks, match=r"cannot be written: .* written; [\d,]+ MB are free"
+        ) as caught:
+            fail()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert caught.value.path == str(tmp_path / "out")
+    assert "free space" in caught.value.hint
 
 
 @pytest.fixture

@@ -23,6 +23,8 @@ _NO_SPACE = {
     errno.EFBIG: "raise the limit on the size of a file (`ulimit -f`), or choose a file system without one",
 }
 """Errors of writing, with the way out."""
+_CUT_OFF = "free space, or raise the limit on the size of a file (`ulimit -f`)"
+"""The way out where numpy says no more than that less was written than it was to be."""
 _LAST = (CHECKPOINT_CONFIG, MANIFEST)
 """What makes a folder a checkpoint or a product: without them readers refuse it."""
 
@@ -65,10 +67,13 @@ def scratch_folder(out: Path) -> Iterator[Path]:
     try:
         yield folder
     except OSError as error:
-        if error.errno not in _NO_SPACE:
+        cut_off = _CUT_OFF if error.errno is None and str(error).endswith(" written") else ""
+        hint = _NO_SPACE.get(error.errno or 0, cut_off)
+        if not hint:
             raise
-        hint = _NO_SPACE[error.errno]
-        raise EnvironmentLacks(f"cannot be written: {error.strerror}", path=out, hint=hint) from error
+        free = f"{shutil.disk_usage(parent).free / 1e6:,.0f} MB are free"
+        message = f"cannot be written: {error.strerror or error}; {free}"
+        raise EnvironmentLacks(message, path=out, hint=hint) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
