@@ -8,7 +8,7 @@ from typing import Any
 
 from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.llmapi import ARGS, BLOCK_TOKENS
-from trtkit.catalog.support import EXPORTED, EXPORTED_WEIGHTS, NEAREST, NEAREST_KV, Support
+from trtkit.catalog.support import EXPORTED, NEAREST, NEAREST_KV, Support
 from trtkit.catalog.trtllm import LINES, LLMAPI_SINCE, NEWEST
 from trtkit.contract.engine import KvCache
 from trtkit.contract.formats import KvCacheFormat, WeightFormat
@@ -79,10 +79,7 @@ class Mover:
 
     def _why_not(self, name: str, *, sure: bool = False) -> str:
         verdict = weights_verdict(self.backend, name, GPUS[self.gpu].sm, self.line)
-        if reason := _refusal(verdict, sure=sure):
-            return reason
-        has_form = self.backend not in EXPORTED or name in EXPORTED_WEIGHTS
-        return "" if has_form else "trtkit exports no such weights"
+        return _refusal(verdict, sure=sure)
 
     def _cache(self, asked: KvCacheFormat) -> tuple[str, str]:
         def why_not(name: str, *, sure: bool = False) -> str:

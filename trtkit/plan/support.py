@@ -9,6 +9,8 @@ from trtkit.catalog.formats import WEIGHTS
 from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.support import (
+    EXPORTED,
+    EXPORTED_WEIGHTS,
     KV_SUPPORT,
     MODEL_REFUSALS,
     NEAREST,
@@ -51,8 +53,19 @@ def weights_verdict(
     verdict = _of_model(backend, name, architecture, algorithm) or _verdict(
         WEIGHT_SUPPORT[backend], name, sm, line
     )
-    nearest = [each for each in NEAREST[name] if _of_model(backend, each, architecture, None) is None]
+    if verdict.support is not Support.REFUSED and not _has_form(backend, name):
+        verdict = Verdict(Support.REFUSED, "trtkit writes no such weights for it")
+    nearest = [
+        each
+        for each in NEAREST[name]
+        if _has_form(backend, each) and _of_model(backend, each, architecture, None) is None
+    ]
     return _with_nearest(verdict, WEIGHT_SUPPORT[backend], nearest, sm, line)
+
+
+def _has_form(backend: str, name: str) -> bool:
+    """Return whether what a back end reads can hold a format."""
+    return backend not in EXPORTED or name in EXPORTED_WEIGHTS
 
 
 def _of_model(backend: str, name: str, architecture: str | None, algorithm: str | None) -> Verdict | None:

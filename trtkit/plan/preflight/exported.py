@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from trtkit.catalog.llmapi import ARGS, BLOCK_TOKENS
 from trtkit.catalog.model import ModelConfig
-from trtkit.catalog.support import EXPORTED, EXPORTED_WEIGHTS
+from trtkit.catalog.support import EXPORTED
 from trtkit.catalog.trtllm import LINES, NEWEST
 from trtkit.contract.engine import KvCache
 from trtkit.contract.formats import KvCacheFormat, WeightFormat
@@ -22,17 +22,10 @@ _EDGE_HEADS = (64, 128)
 
 @refuses
 def formats_can_be_exported(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
-    """What has no form in a Hugging Face folder is refused before it is calibrated, not when it is written."""
+    """What has no form in a Hugging Face folder together is refused before it is calibrated, not when it is written."""
     name, asked = contract.engine.backend.value, contract.quantization
     if name not in EXPORTED:
         return
-    places = {each.value: "quantization.fallback" for each in asked.chain}
-    places |= {each.value: "quantization.overrides" for each in asked.overrides.values()}
-    places[asked.weights.value] = "quantization.weights"
-    for each, key in places.items():
-        if each not in EXPORTED_WEIGHTS:
-            message = f"trtkit writes no {each} weights for {name}"
-            yield Problem(message, key, f"use {', '.join(EXPORTED_WEIGHTS)}")
     if len({each.value for each in asked.formats} - {"none"}) > 1:
         message = f"trtkit writes no layers of several formats for {name}"
         yield Problem(message, "quantization.overrides", "use one format, or none for single layers")

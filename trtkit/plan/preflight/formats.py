@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from trtkit.catalog.formats import WEIGHTS
 from trtkit.catalog.model import ModelConfig
-from trtkit.catalog.support import NEAREST, RTX_ELSEWHERE, Support
+from trtkit.catalog.support import EXPORTED, NEAREST, RTX_ELSEWHERE, Support
 from trtkit.catalog.trtllm import NEWEST
-from trtkit.contract.formats import WeightFormat
+from trtkit.contract.formats import KvCacheFormat, WeightFormat
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses, warns
@@ -45,7 +45,8 @@ def _nearest_weights(contract: Contract, model: ModelConfig, plan: Plan) -> str 
             problem for check in (layers_fill_tiles, groups_fill_rows) for problem in check(one, model, plan)
         ]
         if target and works_on(one, model, target, name) and not wrong and _fits(one, model, plan, target):
-            return name
+            alone = name == "none" and contract.quantization.kv_cache is KvCacheFormat.FP8
+            return "none, with quantization.kv_cache auto" if alone and plan.backend in EXPORTED else name
     return None
 
 

@@ -10,8 +10,8 @@ from trtkit.contract.models import Contract
 from trtkit.contract.speculation import Speculation, SpeculationMode
 from trtkit.errors import Problem
 from trtkit.plan.builder_flags import MODES
-from trtkit.plan.check import refuses
-from trtkit.plan.types import Plan
+from trtkit.plan.check import refuses, warns
+from trtkit.plan.types import Basis, Plan
 
 _KEY = "engine.speculation"
 _EAGLE_BATCH, _EAGLE_DRAFT = 512, 256
@@ -90,6 +90,18 @@ def speculation_fits_engine(contract: Contract, _: ModelConfig, plan: Plan) -> I
         )
 
 
+@warns
+def drafts_have_no_pace(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """How many drafts are accepted is a matter of the texts: nothing before a measurement says it."""
+    if (
+        contract.engine.speculation is not None
+        and plan.pace is not None
+        and plan.pace.basis is not Basis.MEASURED
+    ):
+        message = "the pace is that of one token a step: neither accepted drafts nor the time of drafting are counted"
+        yield Problem(message, _KEY, "measure it: trtkit bench on the engine, then --calibration")
+
+
 def _eagle(asked: Speculation, plan: Plan) -> Iterator[Problem]:
     if plan.limits.max_batch_size > _EAGLE_BATCH:
         message = f"EAGLE takes at most {_EAGLE_BATCH} requests"
@@ -102,4 +114,9 @@ def _eagle(asked: Speculation, plan: Plan) -> Iterator[Problem]:
         yield Problem(message, "quantization.kv_cache", "use auto or fp8")
 
 
-SPECULATION_CHECKS = (speculation_has_its_backend, speculation_is_complete, speculation_fits_engine)
+SPECULATION_CHECKS = (
+    speculation_has_its_backend,
+    speculation_is_complete,
+    speculation_fits_engine,
+    drafts_have_no_pace,
+)
