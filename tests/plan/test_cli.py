@@ -62,6 +62,61 @@ def test_a_contract_is_planned_without_its_weights(tmp_path):
     assert "--config" in caught.value.hint
 
 
+@pytest.fixture
+def drafting(tmp_path):
+    """Write a contract, with a draft model and without, of which there are only configurations."""
+
+    def write(*models, **engine):
+        for name, model in zip(("large", "small"), models, strict=True):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "config.json").write_text((FOLDER / f"{model}.json").read_text())
+            text = CONTRACT.replace("absent", name).replace(
+                "h100-sxm}", f"h100-sxm, {engine.get(name, '')}}}"
+            )
+            (tmp_path / f"{name}.yaml").write_text(text)
+        alone = (tmp_path / "large.yaml").read_text()
+        drafts = "engine: {speculation: {mode: draft-target, draft: small.yaml, max_draft_tokens: 5},"
+        (tmp_path / "large.yaml").write_text(alone.replace("engine: {", drafts))
+        (tmp_path / "alone.yaml").write_text(alone)
+        return tmp_path / "large.yaml", tmp_path / "alone.yaml"
+
+    return write
+
+
+def test_a_draft_model_is_planned_beside_its_target(drafting):
+    path, alone = drafting("llama-3.1-8b", "llama-3.2-1b")
+    with pytest.raises(ContractError, match="draft and target take") as caught:
+        run(path)
+    (problem,) = caught.value.problems
+    tokens = int(problem.hint.removeprefix("set it to ").partition(" ")[0])
+    for each in (path, path.with_name("small.yaml")):
+        each.write_text(
+            each.read_text().replace("h100-sxm,", f"h100-sxm, kv_cache: {{max_tokens: {tokens}}}")
+        )
+    result = run(path, "--output", "json")
+    assert "neither accepted drafts" in result.stderr
+    with_draft, without = (
+        json.loads(each.stdout)["plan"]["memory"] for each in (result, run(alone, "--output", "json"))
+    )
+    assert tokens == with_draft["kv_tokens"] < without["kv_tokens"]
+    rows = 256 * 128_256 * 4
+    assert with_draft["activation_bytes"] - without["activation_bytes"] >= 5 * rows
+
+
+def test_what_is_wrong_with_a_draft_is_told_beside_the_rest(drafting):
+    path, _ = drafting("llama-3.1-8b", "llama-3.2-1b", large="build_flags: {nope: 1}", small="trtllm: '9.9'")
+    with pytest.raises(ContractError) as caught:
+        run(path)
+    found = {(each.file.rpartition("/")[2], each.key) for each in caught.value.problems}
+    assert found >= {("large.yaml", "engine.build_flags.nope"), ("small.yaml", "engine.trtllm")}
+
+
+def test_a_draft_that_is_not_here_is_a_warning(drafting):
+    path, _ = drafting("llama-3.1-8b", "llama-3.2-1b")
+    (path.parent / "small" / "config.json").unlink()
+    assert "the draft model is not counted" in run(path).stderr
+
+
 def test_problems_name_the_contracts_lines(tmp_path):
     contract = tmp_path / "c.yaml"
     contract.write_text(CONTRACT.replace("h100-sxm", "a100-80"))

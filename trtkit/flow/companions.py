@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trtkit.checkpoint.hf import HfCheckpoint
-from trtkit.contract import ContractFile, load_contract
+from trtkit.contract import Contract, ContractFile, load_contract
 from trtkit.engine.tensorrt.adapters import FILES, check_adapters
 from trtkit.engine.tensorrt.heads import check_heads
 from trtkit.errors import ContractError, InputError, Problem
@@ -19,7 +19,8 @@ from trtkit.plan import Plan
 if TYPE_CHECKING:
     from trtkit.flow.stages import Way
 
-_DRAFT = "engine.speculation.draft"
+_SHARED = 0.9
+"""Part of what weights and buffers leave that both pools together are advised to take, as one takes it alone."""
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,23 @@ class Companions:
             check_heads(self.heads, plan)
         if self.draft is not None and self.draft_way is not None:
             self.draft_way.check()
-            problems = list(_draft_problems(self.draft, self.draft_way, source, plan))
+            problems = draft_problems(self.draft, self.draft_way.plan, plan)
+            if not problems and not _same_vocabulary(self.draft_way.source, source):
+                message, hint = (
+                    "draft and target have different vocabularies",
+                    "use a draft model of the same family",
+                )
+                problems = [Problem(message, "model.source", hint, str(self.draft.path))]
             if problems:
-                raise ContractError([Problem(*each, file=str(self.draft.path)) for each in problems])
+                raise ContractError(problems)
 
 
-def _draft_problems(
-    file: ContractFile, way: Way, source: HfCheckpoint, plan: Plan
-) -> Iterator[tuple[str, str, str]]:
-    """Yield message, key and hint of what keeps a draft model from writing for another one."""
-    draft, contract = way.plan, file.contract
+def draft_problems(file: ContractFile, draft: Plan, plan: Plan) -> list[Problem]:
+    """Return what keeps a draft model from writing for another one, by the plans of both."""
+    return [file.locate(Problem(*each)) for each in _draft_problems(file.contract, draft, plan)]
+
+
+def _draft_problems(contract: Contract, draft: Plan, plan: Plan) -> Iterator[tuple[str, str, str]]:
     if draft.backend != plan.backend or draft.target is None or plan.target is None:
         yield f"the draft's back end is {draft.backend}", "engine.backend", f"set it to {plan.backend}"
         return
@@ -98,27 +106,24 @@ def _draft_problems(
         if have < need:
             message = f"the draft takes {have}, the target {need}"
             yield message, f"engine.limits.{name}", f"at least {need}"
-    if not _same_vocabulary(way.source, source):
-        hint = "use a draft model of the same family"
-        yield "draft and target have different vocabularies", "model.source", hint
     yield from _memory_problems(draft, plan)
 
 
 def _memory_problems(draft: Plan, plan: Plan) -> Iterator[tuple[str, str, str]]:
     """Both engines are on the same GPUs, and each takes its pool from what is there when it starts."""
     parts = [each.memory for each in (draft, plan)]
-    need = sum(
-        each.weights_bytes + each.activation_bytes + each.overhead_bytes + each.kv_pool_bytes
-        for each in parts
-    )
+    used = sum(each.weights_bytes + each.activation_bytes + each.overhead_bytes for each in parts)
+    need = used + sum(each.kv_pool_bytes for each in parts)
     have = plan.memory.available_bytes
     if have is not None and need > have:
         message = f"draft and target take {need / 1e9:.1f} GB of each GPU, which has {have / 1e9:.1f}"
-        yield (
-            message,
-            "engine.kv_cache.max_tokens",
-            "give both contracts a pool that leaves room for the other",
-        )
+        # A token is in both pools.
+        each, block = sum(part.kv_bytes_per_token for part in parts), plan.limits.tokens_per_block
+        tokens = int(_SHARED * (have - used)) // each // block * block
+        enough = tokens >= max(block, plan.limits.max_seq_len)
+        fits = f"set it to {tokens} in both contracts, which leaves each its part"
+        hint = fits if enough else "both do not fit: take larger or more GPUs, or smaller formats"
+        yield message, "engine.kv_cache.max_tokens", hint
 
 
 def _same_vocabulary(one: HfCheckpoint, other: HfCheckpoint) -> bool:

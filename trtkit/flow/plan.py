@@ -10,6 +10,7 @@ from pathlib import Path
 from trtkit.catalog.formats import BACKENDS
 from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.hf import HfCheckpoint, read_json
+from trtkit.checkpoint.progress import silent
 from trtkit.checkpoint.source import find as find_source
 from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.contract import Contract, ContractFile, load_contract
@@ -18,6 +19,7 @@ from trtkit.contract.load import parse_contract
 from trtkit.engine.store import Store
 from trtkit.errors import ContractError, InputError, Problem, Severity
 from trtkit.flow.build import Report, this_machine
+from trtkit.flow.companions import Companions, draft_problems
 from trtkit.flow.gate import options_of, task_problem
 from trtkit.flow.silicon import silicon_fit
 from trtkit.plan import Plan, make_plan
@@ -64,22 +66,59 @@ class Question:
         return {name: replace(self, file=file) for name, file in self.file.of_pools(pool).items()}
 
     def answer(self) -> Plan:
-        """Return the plan, with the warnings of model and contract.
+        """Return the plan, with the warnings of model and contract; a draft model is planned beside it.
 
         Raises:
             ContractError: Something cannot be; all problems are listed, with the contract's lines.
         """
-        try:
-            plan = self._plan()
-        except ContractError as error:
-            raise ContractError([self.located(problem) for problem in error.problems]) from None
+        plan, problems = self._plan_or_problems()
+        draft, of_draft = self._draft()
+        if plan is None:
+            raise ContractError([*problems, *(each for each in of_draft if each.severity is Severity.ERROR)])
+        if draft is not None and (file := Companions.of(self.file).draft):
+            of_draft += draft_problems(file, draft, plan)
+        if wrong := [each for each in of_draft if each.severity is Severity.ERROR]:
+            raise ContractError(wrong)
         told = [
             self.located(each) for each in plan.warnings if not (self.bare and each.key.startswith("classes"))
         ]
         # The plan says the same with the value that the runtime needs.
         read = [each for each in self.warnings if plan.target is None or each.key != "sliding_window"]
         lacking = task_problem(options_of(self.file))
-        return replace(plan, warnings=(*read, *told, *([self.located(lacking)] if lacking else [])))
+        return replace(
+            plan, warnings=(*read, *told, *of_draft, *([self.located(lacking)] if lacking else []))
+        )
+
+    def _plan_or_problems(self) -> tuple[Plan | None, list[Problem]]:
+        try:
+            return self._plan(), []
+        except ContractError as error:
+            return None, [self.located(problem) for problem in error.problems]
+
+    def _draft(self) -> tuple[Plan | None, list[Problem]]:
+        """Return the plan of the draft model, where there is one and it can be planned, and what is wrong with it."""
+        file = Companions.of(self.file).draft
+        if file is None:
+            return None, []
+        # What a draft says of drafts is refused when both are compared.
+        contract = changed(file.contract, speculation=None)
+        if contract.engine.backend is not self.contract.engine.backend:
+            message, hint = (
+                f"the draft's back end is {contract.engine.backend.value}",
+                "set it to the target's",
+            )
+            return None, [file.locate(Problem(message, "engine.backend", hint))]
+        try:
+            question = question_of(replace(file, contract=contract), None, silent)
+            return question.answer(), []
+        except ContractError as error:
+            return None, list(error.problems)
+        except InputError as error:
+            message = f"the draft model is not counted: {error.message}"
+            hint = "fetch it: `trtkit plan` reads no more than its config.json"
+            return None, [
+                Problem(message, "engine.speculation.draft", hint, str(file.path), severity=Severity.WARNING)
+            ]
 
     def with_silicon(self) -> Question:
         """Return the question with the speed that aiconfigurator has for exactly this model; takes half a minute.

@@ -42,7 +42,9 @@ def gpu_memory(
     layers = known_layers(model, quant_plan_of(formats))
     weights = weights_bytes(model, WEIGHTS[formats.weights.value], dtype, ranks, group, layers=layers)
     weights = math.ceil(weights * (contract.engine.gpu_weights_fraction or 1.0))
-    buffers = step_bytes(model, ranks, limits, contract.engine.limits.max_beam_width)
+    asked = contract.engine.speculation
+    rows = contract.engine.limits.max_beam_width * (1 + (asked.draft_tokens if asked else 0))
+    buffers = step_bytes(model, ranks, limits, rows)
     if any(contract.engine.build_flags.get(name) is True for name in CONTEXT_LOGITS):
         # 8192 tokens of a step over a vocabulary of 128,256 in float32 are 4.2 GB.
         buffers += 4 * limits.max_num_tokens * model.vocab_size
@@ -60,13 +62,14 @@ def gpu_memory(
     )
 
 
-def step_bytes(model: ModelConfig, ranks: Parallelism, limits: EngineLimits, beams: int) -> int:
+def step_bytes(model: ModelConfig, ranks: Parallelism, limits: EngineLimits, rows: int) -> int:
     """Return the execution context of one rank, and the logits of all sequences over the whole vocabulary.
 
-    The logits are float32: 256 sequences of Llama 3's 128,256 tokens are 131 MB.
+    The logits are float32, in ``rows`` for each sequence: one a beam, and one for each draft token that a step checks.
+    256 sequences of Llama 3's 128,256 tokens are 131 MB, with 5 draft tokens 788 MB.
     """
     context = activation_bytes(share_of(model, ranks), limits.max_num_tokens, 0, ELEMENT_BYTES)
-    return context + 4 * limits.max_batch_size * beams * model.vocab_size
+    return context + 4 * limits.max_batch_size * rows * model.vocab_size
 
 
 def kv_token_bytes(model: ModelConfig, ranks: Parallelism, kv_cache: str, dtype: str) -> int:

@@ -125,7 +125,7 @@ def _length(contract: Contract, model: ModelConfig, machine: Machine) -> _Answer
 
 
 def _shortest(contract: Contract) -> tuple[int, str]:
-    """Return the shortest sequence that leaves a token beside every prompt and answer that is named, and whose it is."""
+    """Return the shortest sequence that leaves a token beside every prompt and answer that is named, and whose."""
     asked = {"any request": 1, "engine.limits.max_input_len": contract.engine.limits.max_input_len or 1}
     for name, spec in contract.classes.items():
         asked[f"classes.{name}.max_prompt_tokens"] = spec.max_prompt_tokens or 1
