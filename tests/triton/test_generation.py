@@ -117,6 +117,27 @@ def test_more_ranks_than_a_machine_has_gpus_are_spread_over_several():
         render(many, draft=plan)
 
 
+def test_the_gpus_of_a_draft_are_counted_with_those_of_its_target():
+    plan = planned()
+    wide = replace(plan, target=replace(plan.target, ranks=replace(plan.target.ranks, tp=2)))
+    for target, draft, gpus in ((plan, wide, ("0", "0,1")), (wide, plan, ("0,1", "0"))):
+        found = configs(target, draft=draft)
+        given = [
+            found[name].parameters["gpu_device_ids"].string_value
+            for name in ("tensorrt_llm", "tensorrt_llm_draft")
+        ]
+        assert tuple(given) == gpus
+        script = render(target, draft=draft)[SCRIPT].decode()
+        assert "--cuda-memory-pool-byte-size=1:0" in script
+        assert "workers of 2 engine(s), on 2 GPU(s)" in script
+
+
+def test_a_script_says_how_many_ranks_vllm_has():
+    plan = planned()
+    wide = replace(plan, target=replace(plan.target, ranks=replace(plan.target.ranks, tp=4)))
+    assert "its back end has 4 rank(s)" in render(wide, dialect="vllm")[SCRIPT].decode()
+
+
 def test_instances_grow_with_the_requests_in_flight():
     counts = [
         configs(planned(limits={"max_batch_size": batch}))["preprocessing"].instance_group[0].count

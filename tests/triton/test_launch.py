@@ -1,4 +1,6 @@
+import socket
 import subprocess
+from dataclasses import replace
 
 import pytest
 
@@ -41,6 +43,8 @@ def test_what_no_mode_can_start_is_refused():
         Launch("/r", 2, Mode.LEADER, ("a", "b"))
     with pytest.raises(InputError, match="on one machine"):
         Launch("/r", 16, Mode.ORCHESTRATOR, ("a", "b"), nodes=2)
+    with pytest.raises(InputError, match="16 are on 2"):
+        Launch("/r", 16, Mode.PLAIN, nodes=2)
 
 
 def test_the_python_api_is_launched_by_mpi_on_several_machines_only():
@@ -61,13 +65,20 @@ def test_vllm_completes_its_own_configuration():
         Launch("{repo}", 16, Mode.LEADER, nodes=2, ports=Ports(1, 2, 3)),
     ],
 )
-def test_the_script_runs_exactly_the_command(launch, tmp_path, monkeypatch):
-    """A shell reads it; ``mpirun`` prints what it is given."""
+@pytest.mark.parametrize("ports", [None, Ports(4, 5, 6)])
+def test_the_script_runs_exactly_the_command(launch, ports, tmp_path):
+    """A shell reads it; ``mpirun`` prints what it is given. Servers on one machine get ports and prefixes of theirs."""
     launch = Launch(**vars(launch) | {"repository": str(tmp_path)})
     (tmp_path / "mpirun").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "mpirun").chmod(0o755)
     (tmp_path / "launch.sh").write_bytes(script(launch))
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "TRTKIT_HOSTFILE": "hosts"}
+    if ports:
+        env |= {f"TRTKIT_{name.upper()}_PORT": str(port) for name, port in vars(ports).items()}
+        env["TRTKIT_SHM_PREFIX"] = "mine"
+        launch = replace(launch, ports=ports, shm_prefix="mine")
+    else:
+        launch = replace(launch, shm_prefix=f"trtkit-{socket.gethostname()}-{launch.ports.grpc}-")
     done = subprocess.run(
         ["bash", tmp_path / "launch.sh"], env=env, capture_output=True, text=True, check=True
     )

@@ -31,6 +31,14 @@ def serve(
             metavar="FILE", help="With --dry-run, engines on several machines: mpirun's list of them."
         ),
     ] = "",
+    shm_prefix: Annotated[
+        str,
+        typer.Option(
+            metavar="TEXT",
+            help="With --dry-run: start of names in shared memory, another for each server of a machine.",
+            show_default="trtkit-GRPC_PORT-",
+        ),
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the command and its environment.")] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -41,7 +49,8 @@ def serve(
     from trtkit.triton.server import TritonServer
     from trtkit.triton.starter import read_launch, refuse_here
 
-    launch = read_launch(repository, Ports(http_port, grpc_port, metrics_port), hostfile=hostfile)
+    ports = Ports(http_port, grpc_port, metrics_port)
+    launch = read_launch(repository, ports, hostfile=hostfile, shm_prefix=shm_prefix)
     if launch is not None and dry_run:
         _show(launch.argv, launch.env, launch.line(), output)
         return

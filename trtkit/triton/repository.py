@@ -95,8 +95,8 @@ def render(
         return vllm_files(plan, mount=mount)
     is_tensorrt = spoken is Dialect.TENSORRT
     generation = _generation(plan)
-    engine = _tensorrt_engine(plan, mount) if is_tensorrt else _cpu_engine(plan)
-    drafting = [_tensorrt_engine(draft, mount, DRAFT_MODEL)] if draft else []
+    engine = _tensorrt_engine(plan, mount, shares=draft is not None) if is_tensorrt else _cpu_engine(plan)
+    drafting = [_tensorrt_engine(draft, mount, DRAFT_MODEL, shares=True)] if draft else []
     configs = (
         _preprocessing(plan),
         engine,
@@ -110,21 +110,24 @@ def render(
         files[f"{config.name}/config.pbtxt"] = to_text(config)
         files |= {f"{config.name}/1/{name}": content for name, content in _version_files(config).items()}
     if is_tensorrt:
-        files[SCRIPT] = script(launch_of(plan, mount=mount, drafts=draft is not None))
+        files[SCRIPT] = script(launch_of(plan, mount=mount, draft=draft))
     return dict(sorted(files.items()))
 
 
-def launch_of(plan: Plan, *, mount: str = MOUNT, drafts: bool = False) -> Launch:
+def launch_of(plan: Plan, *, mount: str = MOUNT, draft: Plan | None = None) -> Launch:
     """Return how an engine of TensorRT-LLM is started; two engines in one server need one process for both.
 
     Raises:
         InputError: Nothing can start it.
     """
-    world = plan.target.ranks.world if plan.target else 1
-    mode, models = (
-        (Mode.ORCHESTRATOR, (ENGINE_MODEL, DRAFT_MODEL)) if drafts else (Mode.LEADER, (ENGINE_MODEL,))
-    )
-    return Launch(mount, world, mode, models, nodes_of(plan))
+    if draft is None:
+        return Launch(mount, _world(plan), nodes=nodes_of(plan), mode=Mode.LEADER)
+    world, nodes = max(map(_world, (plan, draft))), max(map(nodes_of, (plan, draft)))
+    return Launch(mount, world, Mode.ORCHESTRATOR, (ENGINE_MODEL, DRAFT_MODEL), nodes)
+
+
+def _world(plan: Plan) -> int:
+    return plan.target.ranks.world if plan.target else 1
 
 
 def _generation(plan: Plan) -> Generation:
@@ -184,11 +187,15 @@ def _cpu_engine(plan: Plan) -> Any:
     return config
 
 
-def _tensorrt_engine(plan: Plan, mount: str, name: str = ENGINE_MODEL) -> Any:
+def _tensorrt_engine(plan: Plan, mount: str, name: str = ENGINE_MODEL, *, shares: bool = False) -> Any:
+    """Return the configuration of an engine; one that ``shares`` is on the same GPUs as another, counted from 0."""
     generation = _generation(plan)
     inputs, outputs = map(generation.engine_tensors, (tensors.ENGINE_INPUTS, tensors.ENGINE_OUTPUTS))
     config = _engine(plan, name, inputs, outputs)
     set_parameters(config, tensorrt_parameters(plan, generation, model_path=f"{mount}/{name}/1"))
+    if shares:
+        # Their memory was counted together on these.
+        set_parameters(config, {"gpu_device_ids": ",".join(map(str, range(_world(plan))))})
     # KIND_CPU as upstream has it: the back end chooses its GPUs itself.
     run_on_cpu(config, "tensorrtllm", instances=1)
     return config

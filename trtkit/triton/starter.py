@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def read_launch(
-    repo: Path, ports: Ports | None = None, *, hostfile: str = "", shm_prefix: str = "trtkit"
+    repo: Path, ports: Ports | None = None, *, hostfile: str = "", shm_prefix: str = ""
 ) -> Launch | None:
     """Return the launch of a repository that needs NVIDIA's image; None for one that any tritonserver runs.
 

@@ -11,6 +11,7 @@ from trtkit.engine.vllm.settings import vllm_settings
 from trtkit.plan.types import Plan
 from trtkit.triton.config import new_config, set_parameters, to_text
 from trtkit.triton.launch import SCRIPT, Launch, Mode, script
+from trtkit.triton.runtime import nodes_of
 from trtkit.triton.tensors import BOOL, FP32, STRING, Tensor
 
 SETTINGS = "model.json"
@@ -41,13 +42,18 @@ def vllm_files(plan: Plan, *, mount: str) -> dict[str, bytes]:
     return {
         f"{ENGINE_MODEL}/config.pbtxt": to_text(_config()),
         f"{version}/{SETTINGS}": (json.dumps(settings, indent=2) + "\n").encode(),
-        SCRIPT: script(vllm_launch(mount=mount)),
+        SCRIPT: script(vllm_launch(plan, mount=mount)),
     }
 
 
-def vllm_launch(*, mount: str) -> Launch:
-    """Return how it is started: the back end starts its ranks by itself."""
-    return Launch(mount, 1, Mode.PLAIN, (ENGINE_MODEL,))
+def vllm_launch(plan: Plan, *, mount: str) -> Launch:
+    """Return how it is started: the back end starts its ranks by itself.
+
+    Raises:
+        InputError: They are on several machines.
+    """
+    world = plan.target.ranks.world if plan.target else 1
+    return Launch(mount, world, Mode.PLAIN, (ENGINE_MODEL,), nodes_of(plan))
 
 
 def _config() -> Any:
