@@ -27,6 +27,9 @@ ANSWER_TOKENS = 48
 SEED = 7
 WATCH_PERIOD_S = 1.0
 DRAIN_GRACE_S = 2.0
+_READ_LOG = (
+    "read the end of that log, or of dmesg where a process was killed for its memory; then start again"
+)
 
 
 @dataclass(frozen=True)
@@ -170,4 +173,4 @@ async def watch(server: TritonServer) -> None:
     """Stay until Triton dies. A dead model process leaves Triton's health at 200, so the server looks deeper."""
     while not (failure := server.failure()):  # noqa: ASYNC110 - nothing announces a dead process
         await asyncio.sleep(WATCH_PERIOD_S)
-    raise StageError(failure, path=server.log_file, hint="read the end of that log, then start again")
+    raise StageError(failure, path=server.log_file, hint=_READ_LOG)

@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lives
+SIGNALLED = 128
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def keep(job: Mapping[str, Any]) -> int:
-    """Run the command until it or the owner ends; return its exit status."""
+    """Run the command until it or the owner ends; return its exit status, as a shell does: 128 + n after signal n."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)  # the server's orphans become ours: we can wait for them
 
@@ -51,7 +52,7 @@ def keep(job: Mapping[str, Any]) -> int:
     finally:
         end_session(server, grace_s=job["grace_s"])
         clear(job["shm_prefix"], Path(job["folder"]))
-    return server.returncode
+    return server.returncode if server.returncode >= 0 else SIGNALLED - server.returncode
 
 
 def _wake_on_signals() -> int:

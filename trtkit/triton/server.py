@@ -172,7 +172,7 @@ class TritonServer:
         loading = Loading()
         while not is_ready(self.http_url):
             if self._keeper is None or self._keeper.poll() is not None:
-                raise self._start_error("tritonserver ended before it was ready")
+                raise self._start_error(f"{self.failure()} before it was ready")
             if lost := loading.lost(self._log(), running_stubs(self._pid), time.monotonic()):
                 self._failure = f"the Python process of {', '.join(lost)} ended while its model was loading"
                 raise self._start_error(self._failure)
@@ -197,7 +197,7 @@ class TritonServer:
 
     def _find_failure(self, server: subprocess.Popen[bytes]) -> str:
         if server.poll() is not None:
-            return f"tritonserver ended with status {server.returncode}"
+            return f"tritonserver {_ended(server.returncode)}"
         dead = [stub for stub in self._stubs if not stub.alive()]
         if not runs(self._pid):
             return ""  # it took its stubs along; its status is known in a moment
@@ -246,6 +246,15 @@ class TritonServer:
 def _plain(path: Path | str) -> bool:
     """Return whether a shell takes a path as it is: Triton starts its stubs by one, without quotes."""
     return shlex.quote(str(path)) == str(path)
+
+
+def _ended(status: int) -> str:
+    """Say how a process ended: by its own status, or 128 + n, or -n, after signal n."""
+    number = -status if status < 0 else status - keeper.SIGNALLED
+    if number not in set(signal.Signals):
+        return f"ended with status {status}"
+    by_kernel = " (as the kernel does when memory runs out)" if number == signal.SIGKILL else ""
+    return f"was ended by {signal.Signals(number).name}{by_kernel}"
 
 
 def _pipe(end: IO[bytes] | None) -> IO[bytes]:
