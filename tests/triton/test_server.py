@@ -125,7 +125,9 @@ def test_killed_owner_leaves_nothing(small_repo, tmp_path, eventually):
 def test_model_that_fails_to_load_is_named_with_the_decisive_line(small_repo, tmp_path):
     (small_repo / "postprocessing/1/tokenizer").unlink()
     with (
-        pytest.raises(StartError, match=r"(?s)ended (with status 1 before|while) .*tokenizer\.json.*the whole log is"),
+        pytest.raises(
+            StartError, match=r"(?s)ended (with status 1 before|while) .*tokenizer\.json.*the whole log is"
+        ),
         TritonServer(small_repo, log_file=tmp_path / "triton.log") as server,
     ):
         server.wait_ready(30, no_probe)
