@@ -55,6 +55,23 @@ def test_what_no_engine_has_is_refused(contract_with, machine, quantization, bac
     assert [message in each.message for each in found] == [True]
 
 
+@pytest.mark.parametrize(
+    ("quantization", "is_told"),
+    [
+        ({"exclude": [FIRST]}, True),
+        ({"exclude": ["*router"]}, True),
+        ({"exclude": ["lm_head", FIRST]}, False),
+        ({"exclude": []}, False),
+        ({"exclude": [FIRST], "overrides": {"lm_head": "fp8"}}, False),
+        ({}, False),
+    ],
+)
+def test_a_head_that_is_quantized_by_a_list_of_others_is_told(contract_with, machine, quantization, is_told):
+    contract = contract_with(quantization={"weights": "fp8", **quantization})
+    plan = outline(contract, MODEL, machine)
+    assert len(BY_NAME["heads_are_quantized_on_purpose"](contract, MODEL, plan)) == is_told
+
+
 def test_formats_of_single_layers_go_with_the_first_format(contract_with):
     quantization = contract_with(
         quantization={

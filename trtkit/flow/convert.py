@@ -20,7 +20,7 @@ from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.checkpoint.storage.quantized import Quantized
 from trtkit.engine.store import Store
 from trtkit.errors import ContractError, InputError, Problem, Severity
-from trtkit.plan.layers import layer_formats
+from trtkit.plan.layers import head_warnings, layer_formats
 from trtkit.plan.resolve import quant_plan
 from trtkit.plan.types import QuantPlan
 from trtkit.quantize.act_range import ActRange
@@ -96,11 +96,19 @@ def prepare_source(source: str, options: ConvertOptions, store: Store, report: P
             warnings = (*checkpoint.warnings, *recipe.warnings(checkpoint.tensors.values(), dtype))
             checkpoint = replace(checkpoint, warnings=warnings)
         conversion = prepare(checkpoint, dtype=dtype, recipe=recipe, parallelism=options.parallelism)
-        warnings = (*checkpoint.warnings, *warnings_of(checkpoint, options, dtype))
+        warnings = (*checkpoint.warnings, *_head_warnings(checkpoint, options))
+        warnings += (*warnings_of(checkpoint, options, dtype),)
         return replace(conversion, source=replace(checkpoint, warnings=warnings))
     except ContractError as error:
         named = [replace(each, key=_OPTIONS.get(each.key, each.key)) for each in error.problems]
         raise ContractError(named) from None
+
+
+def _head_warnings(source: HfCheckpoint, options: ConvertOptions) -> list[Problem]:
+    if isinstance(source.storage, Quantized):
+        return []
+    found = head_warnings(source.config, _plan_of(options))
+    return [replace(each, key=_OPTIONS[each.key]) for each in found]
 
 
 def warnings_of(source: HfCheckpoint, options: ConvertOptions, dtype: str) -> list[Problem]:

@@ -13,6 +13,7 @@ from trtkit.plan.preflight.memory import MEMORY_CHECKS
 from trtkit.plan.preflight.pace import PACE_CHECKS
 from trtkit.plan.quantization import (
     group_size_has_kernel,
+    heads_are_quantized_on_purpose,
     layers_have_their_formats,
     mixtures_are_new,
     settings_have_a_user,
@@ -244,6 +245,7 @@ CHECKS: tuple[Check, ...] = (
     settings_have_a_user,
     group_size_has_kernel,
     layers_have_their_formats,
+    heads_are_quantized_on_purpose,
     mixtures_are_new,
     classes_fit_engine,
     deadlines_follow_first_tokens,

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from trtkit.catalog.formats import SMOOTHQUANT, WEIGHTS
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.schemes import DEFAULT_EXCLUDED, MIXABLE, PARTIAL
-from trtkit.errors import ContractError, Problem
+from trtkit.errors import ContractError, Problem, Severity
 from trtkit.plan.tensors import rules_of
 from trtkit.plan.types import QuantPlan
 
@@ -96,6 +96,20 @@ def known_layers(model: ModelConfig, asked: QuantPlan) -> LayerFormats | None:
         return layer_formats(model, asked)
     except ContractError:
         return None
+
+
+def head_warnings(model: ModelConfig, asked: QuantPlan) -> Iterator[Problem]:
+    """Yield that a list of other layers has the head quantized, which would have stayed plain without one."""
+    found = known_layers(model, asked)
+    if (
+        found
+        and found.has_head
+        and asked.exclude
+        and not any(fnmatchcase(HEAD, each) for each, _ in asked.overrides)
+    ):
+        message = f"the head is {found.of(HEAD)} too: a list takes the place of the default, which is {HEAD}"
+        hint = f"add {HEAD} to the list, or leave it if that is meant"
+        yield Problem(message, _EXCLUDE, hint, severity=Severity.WARNING)
 
 
 def layer_problems(model: ModelConfig, asked: QuantPlan) -> tuple[Problem, ...]:

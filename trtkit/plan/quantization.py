@@ -11,7 +11,7 @@ from trtkit.contract.models import Contract
 from trtkit.contract.quantization import Calibration, Quantization
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses, warns
-from trtkit.plan.layers import known_layers, layer_problems
+from trtkit.plan.layers import head_warnings, known_layers, layer_problems
 from trtkit.plan.types import Plan, QuantPlan
 
 _BY_LAYER = ("cpu", "tensorrt")
@@ -122,3 +122,9 @@ def mixtures_are_new(contract: Contract, model: ModelConfig, plan: Plan) -> Iter
     if contract.engine.backend.value == "tensorrt" and found and len(found.quantized) > 1:
         message = "TensorRT-LLM of mid-2025 cannot load layers of several formats, and none has been run here"
         yield Problem(message, "quantization.overrides", "compare an answer before you serve it")
+
+
+@warns
+def heads_are_quantized_on_purpose(_: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """A list of layers that stay plain replaces the default, so that one for something else quantizes the head."""
+    yield from head_warnings(model, plan.quantization)
