@@ -138,6 +138,12 @@ FAILURES = [
         "planned True, built False",
         "overrides",
     ),
+    (
+        {"writes": 'pretrained_config.rotary_scaling={"type":"linear","factor":2}'},
+        "rotary_scaling: planned None",
+        "overrides",
+    ),
+    ({"writes": "build_config.force_num_profiles=5"}, "planned None, built 5", "overrides"),
     ({"writes": "build_config.plugin_config.tokens_per_block=64"}, "planned 32, built 64", "overrides"),
     ({"writes": 'version="1.3.0"'}, "version: planned '1.2.x', built '1.3.0'", "overrides"),
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trtkit.catalog.trtllm import FLAGS
 from trtkit.engine.tensorrt.argv import Value, flags_of, target_of
+from trtkit.engine.tensorrt.job import PROFILES
 from trtkit.plan.types import Plan
 
 _MODEL_KEYS = (
@@ -15,6 +17,12 @@ _MODEL_KEYS = (
     "num_key_value_heads", "head_size", "intermediate_size", "max_position_embeddings", "hidden_act",
     "norm_epsilon", "rotary_base",
 )  # fmt: skip
+_IF_GIVEN = (
+    "rotary_scaling", "rotary_pct", "rotary_embedding_dim", "position_embedding_type", "qk_layernorm", "attn_bias",
+    "mlp_bias", "bias", "residual_mlp", "qwen_type", "moe",
+)  # fmt: skip
+"""Of the model, beside what only its family has; classes have defaults of their own where the checkpoint is silent."""
+_QUANTIZATION_IF_GIVEN = ("group_size", "has_zero_point", "pre_quant_scale", "clamp_val", "exclude_modules")
 _MODES = {
     "draft_tokens_external": 2,
     "medusa": 4,
@@ -66,7 +74,10 @@ def expected(plan: Plan, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     flags = flags_of(plan)
     model = {f"pretrained_config.{key}": checkpoint.get(key) for key in _MODEL_KEYS}
     quantization = checkpoint.get("quantization") or {}
-    for key in ("quant_algo", "kv_cache_quant_algo"):
+    given = [key for key in (*_IF_GIVEN, *plan.model.numerics) if key in checkpoint]
+    model |= {f"pretrained_config.{key}": checkpoint[key] for key in given}
+    given = [key for key in _QUANTIZATION_IF_GIVEN if quantization.get(key) is not None]
+    for key in ("quant_algo", "kv_cache_quant_algo", *given):
         model[f"pretrained_config.quantization.{key}"] = quantization.get(key)
     for key, value in (("tp_size", plan.tensor_parallel), ("pp_size", plan.pipeline_parallel)):
         model[f"pretrained_config.mapping.{key}"] = value
@@ -105,6 +116,7 @@ def _options(flags: Mapping[str, Value]) -> dict[str, Any]:
     return {
         "kv_cache_type": flags.get("kv_cache_type", FLAGS["kv_cache_type"].default),
         "gather_context_logits": everything or flags.get("gather_context_logits", False),
+        **({} if PROFILES in os.environ else {"force_num_profiles": None}),
         "use_strip_plan": flags.get("strip_plan", False),
         "weight_streaming": flags.get("weight_streaming", False),
         "weight_sparsity": flags.get("weight_sparsity", False),
@@ -145,8 +157,10 @@ def _agree(wanted: Any, found: Any, plan: Plan) -> bool:
         return True  # a line without the setting has it off
     if wanted == _ANY_OF_ITS_DTYPE:
         return found in {_ANY_OF_ITS_DTYPE, plan.dtype}
-    if isinstance(wanted, tuple):
-        return isinstance(found, Iterable) and set(wanted) <= set(found)
+    if isinstance(wanted, tuple | list) and isinstance(found, list):
+        return all(each in found for each in wanted)  # row-wise FP8 excludes more modules than it is told
+    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
+        return all(_agree(value, found.get(key), plan) for key, value in wanted.items())
     if isinstance(wanted, str) and isinstance(found, str):
         # Enums are written by name, in capitals by lines before 1.1.
         return wanted.lower() == found.lower()
