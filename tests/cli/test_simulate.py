@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from trtkit.bench.sim.calibrate import read_engine
-from trtkit.errors import InputError
-
 CONTRACT = """
 name: x
 model: {source: nowhere}
@@ -143,25 +140,27 @@ def test_what_cannot_be_answered_is_said(trtkit, contract, arguments, code, mess
     assert "Traceback" not in err
 
 
-def test_measured_requests_give_an_engine(tmp_path):
-    rows = [
-        {
-            "prompt_tokens": 100 * n,
-            "ttft_s": 0.02 + 100 * n / 5000,
-            "running": n % 9,
-            "tpot_s": 0.01 + 0.001 * (n % 9),
-        }
-        for n in range(1, 30)
-    ]
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    model = read_engine(path).model
-    assert model.prefill_tokens_per_s == pytest.approx(5000)
-    assert (model.step_s, model.sequence_s) == (pytest.approx(0.01), pytest.approx(0.001))
-    for wrong in (rows[:5], [{**row, "ttft_s": 1.0 / row["prompt_tokens"]} for row in rows], [rows[0]] * 30):
-        path.write_text("\n".join(map(json.dumps, wrong)))
-        with pytest.raises(InputError, match="no engine model"):
-            read_engine(path)
+def test_a_measured_engine_is_simulated_and_no_other(trtkit, tmp_path):
+    folder = Path(__file__).parents[2]
+    contract = folder / "build_configs" / "llama-3.1-8b__fp8-kv_fp8__h100-sxm-tp1.yaml"
+    config = ("--config", folder / "tests" / "plan" / "models" / "llama-3.1-8b.json")
+    _, out, _ = trtkit("plan", contract, *config, "--output", "json")
+    file = tmp_path / "calibration.json"
+    measured = {"source": "a run", "engine": json.loads(out)["engine"]}
+    measured |= {"prefill_ms": [8, 0.05, 0], "step_ms": [7, 0.05, 1e-5], "conditions": {"date": "2026-01-01"}}
+    file.write_text(json.dumps(measured))
+    command = ("simulate", contract, "--duration", 5, "--seeds", 1, "--output", "json", "--calibration", file)
+    code, out, _ = trtkit(*command, *config)
+    document = json.loads(out)
+    assert (code, document["engine_known"]) == (0, "measured")
+    assert document["pools"]["standard"]["engine"]["step_s"] == pytest.approx(0.007)
+    assert document["pools"]["standard"]["engine"]["prefill_tokens_per_s"] == pytest.approx(20_000)
+    code, _, err = trtkit(*command, *config, "--set", "quantization.weights=none")
+    assert (code, "measured on another engine: weights 'fp8'" in err) == (2, True)
+    code, _, err = trtkit(*command, *config, "--engine", "reference")
+    assert (code, "two sources of one speed" in err) == (2, True)
+    code, _, err = trtkit(*command)
+    assert (code, "--config CONFIG.json" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

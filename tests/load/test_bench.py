@@ -13,12 +13,12 @@ from pydantic import TypeAdapter
 
 from tests.load.test_tally import measured
 from tests.proxy.fake_triton import final_chunk, text_chunk
+from trtkit.bench.calibration import fit_rows
 from trtkit.bench.capacity import Capacity
 from trtkit.bench.experiment import BenchResult, Experiment, Run
 from trtkit.bench.load import Target
 from trtkit.bench.mix import mix_of
 from trtkit.bench.probe import probe_engine
-from trtkit.bench.sim.calibrate import read_engine
 from trtkit.bench.summary import summary
 from trtkit.bench.tally import Tallier
 from trtkit.contract import Contract
@@ -176,7 +176,7 @@ async def test_manners_do_not_change_the_capacity(bench, fake):
     assert sum(level["unanswered"] for level in document["capacity"]["levels"]) == 0
 
 
-async def test_the_simulator_can_be_fitted_to_a_probe(fake, filler, tmp_path):
+async def test_a_probe_tells_the_speed_of_an_engine(fake, filler):
     """An engine that takes 1 ms a prompt token, and 5 ms a step plus 2 ms a running request."""
     running = 0
 
@@ -196,12 +196,11 @@ async def test_the_simulator_can_be_fitted_to_a_probe(fake, filler, tmp_path):
 
     fake.script = script
     async with Target(fake.address) as target:
-        rows = await probe_engine(target, filler, "a", longest_prompt=300, longest_answer=1000)
-    path = tmp_path / "engine.jsonl"
-    path.write_text("".join(json.dumps(vars(row)) + "\n" for row in rows))
-    model = read_engine(path).model
-    assert model.prefill_tokens_per_s == pytest.approx(1000, rel=0.4)
-    assert model.sequence_s == pytest.approx(0.002, rel=0.5)
+        rows = await probe_engine(target, filler, "a", longest_prompt=300, longest_answer=1000, rounds=1)
+    fit = fit_rows(rows)
+    assert fit.prefill_ms[1] + 300 * fit.prefill_ms[2] == pytest.approx(1, rel=0.4)
+    at_4 = fit.step_ms[0] + 4 * fit.step_ms[1] + 4 * 100 * fit.step_ms[2]
+    assert at_4 == pytest.approx(13, rel=0.4)
 
 
 @pytest.fixture

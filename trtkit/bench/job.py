@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
+from trtkit.bench.calibration import calibration_of
 from trtkit.bench.capacity import Capacity, Level, measure_capacity
 from trtkit.bench.experiment import Experiment
 from trtkit.bench.filler import Filler
@@ -14,6 +16,7 @@ from trtkit.bench.mix import Manners, Mix
 from trtkit.bench.probe import Row, probe_engine
 from trtkit.bench.schedule import Shot
 from trtkit.contract.models import Contract
+from trtkit.plan import Plan
 
 _CAPACITY_SEED = 2**31
 """No run's: the requests that the capacity was measured with are not sent again."""
@@ -81,18 +84,25 @@ class Job:
             await experiment.refine(load.seeds, load.refine, self.watcher.on_rate)
         return experiment
 
-    async def probe(self, address: str) -> list[Row]:
-        """Measure lone prompts, as long as the engine takes."""
+    async def calibrate(self, address: str, plan: Plan) -> dict[str, Any]:
+        """Measure lone prompts, as long as the engine takes, and return the calibration that they give.
+
+        Raises:
+            StageError: A prompt was not answered, or they cannot tell.
+        """
         longest = self.mix.longest_prompt or 2048
         async with Target(address, self.filler) as target:
-            return await probe_engine(
+            server = {"address": address, **await target.described()}
+            rows = await probe_engine(
                 target,
                 self.filler,
                 next(iter(self.contract.classes)),
                 longest_prompt=longest,
                 longest_answer=(self.mix.longest_sequence or 2 * longest) - longest,
+                most_running=plan.zones.decode_slots,
                 on_row=self.watcher.on_row,
             )
+        return calibration_of(rows, self.contract, plan, server)
 
     async def measure(self, address: str) -> Capacity:
         """Return the capacity that was given, else measure it."""

@@ -20,7 +20,7 @@ class Files:
 
     html: Path | None
     requests: Path | None
-    engine: Path | None
+    calibration: Path | None
 
     def check(self) -> None:
         """Check that they can be written, before minutes of load.
@@ -28,7 +28,7 @@ class Files:
         Raises:
             InputError: One cannot.
         """
-        options = {"--html": self.html, "--requests": self.requests, "--engine": self.engine}
+        options = {"--html": self.html, "--requests": self.requests, "--calibration": self.calibration}
         given = {name: path for name, path in options.items() if path is not None}
         if len({path.resolve() for path in given.values()}) < len(given):
             raise InputError(f"{', '.join(given)} name one file twice", hint="give each its own")

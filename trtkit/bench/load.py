@@ -6,6 +6,7 @@ It reads the status and the trailers of each stream, which tritonclient's iterat
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import struct
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -65,6 +66,16 @@ class Target:
         call = self._channel.unary_unary(_SERVICE + "ModelConfig")
         request = service_pb2.ModelConfigRequest(name=self.model).SerializeToString()
         return service_pb2.ModelConfigResponse.FromString(await call(request, timeout=_CONNECT_S)).config
+
+    async def described(self) -> dict[str, str]:
+        """Return what the server says of itself, and the digest of the model's configuration there."""
+        call = self._channel.unary_unary(_SERVICE + "ServerMetadata")
+        answer = service_pb2.ServerMetadataResponse.FromString(await call(b"", timeout=_CONNECT_S))
+        config = (await self._config()).SerializeToString(deterministic=True)
+        return {
+            "server": f"{answer.name} {answer.version}",
+            "model_config_sha256": hashlib.sha256(config).hexdigest(),
+        }
 
     async def ask(
         self, shot: Shot, at_s: float = 0.0, lag_s: float = 0.0, on_token: Callable[[], None] = lambda: None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trtkit.bench.schedule import Shape
-from trtkit.cli.console import Output, fail, progress, run_until_signal, say, show, show_json, warn
+from trtkit.cli.console import (
+    Output,
+    fail,
+    progress,
+    read_contract,
+    run_until_signal,
+    say,
+    show,
+    show_json,
+    warn,
+)
 from trtkit.cli.options import OutputOption, SetOption
 from trtkit.errors import EnvironmentLacks, InputError, StageError, TrtkitError, VerificationError
 
@@ -21,6 +30,7 @@ if TYPE_CHECKING:
     from trtkit.bench.keeper import Files
     from trtkit.bench.mix import Mix
     from trtkit.contract import ContractFile
+    from trtkit.plan import Plan
 
 _WHO, _WHEN, _HOW_MUCH, _FILES = "Who asks for what", "When", "How much", "Files"
 
@@ -120,11 +130,11 @@ RequestsOption = Annotated[
     Path | None,
     typer.Option(metavar="FILE", help="Write every request (JSON lines).", rich_help_panel=_FILES),
 ]
-EngineOption = Annotated[
+CalibrationOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="First measure lone prompts, for `trtkit simulate --engine FILE`.",
+        help="First measure lone prompts, and write the engine's speed for `trtkit plan` and `simulate`.",
         rich_help_panel=_FILES,
     ),
 ]
@@ -161,7 +171,7 @@ def bench(
     slo_check: SloCheckOption = False,
     html: HtmlOption = None,
     requests: RequestsOption = None,
-    engine: EngineOption = None,
+    calibration: CalibrationOption = None,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Send requests at their times, whatever became of earlier ones, and count the promises that were kept."""
@@ -171,38 +181,40 @@ def bench(
     from trtkit.bench.keeper import Files, Keeper
     from trtkit.bench.mix import Manners
     from trtkit.bench.sim.trace import read_trace
-    from trtkit.contract import load_contract
 
     _check(arrivals, trace, rate, rho)
-    _check_use(arrivals, rho, engine, cv=cv, capacity=capacity, behind=capacity_target, level=level)
+    _check_use(arrivals, rho, calibration, cv=cv, capacity=capacity, behind=capacity_target, level=level)
     _check_addresses(target, capacity_target)
     sent = _numbers("--rate", rate), _numbers("--rho", rho), range(seeds), duration, refine
     cuts = _buckets(buckets)
-    file = load_contract(contract, overrides)
+    file = read_contract(contract, overrides)
     if slo_check:
         _check_objective(file)
-    mix, tokens = _prepare(file, traffic, tenants, tokenizer)
+    mix, tokens, plan = _prepare(file, traffic, tenants, tokenizer)
     spread = Arrivals(arrivals, cv or Arrivals.cv, trace=read_trace(trace) if trace else ())
     mix = replace(mix, scale=scale, arrivals=spread, manners=Manners(cancel, slow, deadlines))
-    files = Files(html, requests, engine)
+    files = Files(html, requests, calibration)
     files.check()
     keeper = Keeper(files, mix.described())
     load = Load(*sent, capacity_per_s=capacity, level_s=level or Load.level_s)
     job = Job(file.contract, mix, Filler.load(tokens), load, cuts, _watcher(keeper.keep))
-    failure = _perform(job, target, capacity_target or target, files)
+    if calibration is not None and plan is None:
+        hint = "put the model where the contract says: a calibration names its sizes"
+        raise InputError("--calibration needs the plan, and the model is not here", hint=hint)
+    failure = _perform(job, target, capacity_target or target, files, plan)
     if keeper.result is None:
         raise failure or StageError("interrupted before the first run ended", hint="let it run")
     _tell(keeper.result, output, slo_check=slo_check, failure=failure)
 
 
-def _perform(job: Job, target: str, behind: str, files: Files) -> TrtkitError | None:
+def _perform(job: Job, target: str, behind: str, files: Files, plan: Plan | None) -> TrtkitError | None:
     """Run the bench; return what ended it before its end."""
+    from trtkit.bench.calibration import as_text
     from trtkit.bench.whole import write_whole
 
     async def work() -> None:
-        if files.engine is not None:
-            rows = await job.probe(behind)
-            write_whole(files.engine, "".join(json.dumps(asdict(row)) + "\n" for row in rows))
+        if files.calibration is not None and plan is not None:
+            write_whole(files.calibration, as_text(await job.calibrate(behind, plan)))
         await job.run(target, behind)
 
     try:
@@ -225,7 +237,7 @@ def _check(arrivals: Shape, trace: Path | None, rate: str | None, rho: str | Non
 def _check_use(
     arrivals: Shape,
     rho: str | None,
-    engine: Path | None,
+    calibration: Path | None,
     *,
     cv: float | None,
     capacity: float | None,
@@ -238,7 +250,7 @@ def _check_use(
         "--cv": None if arrivals is Shape.GAMMA else cv,
         "--capacity": None if rho is not None else capacity,
         "--level": None if measures else level,
-        "--capacity-target": None if measures or engine is not None else behind,
+        "--capacity-target": None if measures or calibration is not None else behind,
     }
     if names := [name for name, value in unused.items() if value is not None]:
         hint = "--cv is of gamma arrivals; --level and --capacity-target are of a --rho whose capacity is measured"
@@ -282,8 +294,8 @@ def _buckets(text: str | None) -> list[int]:
 
 def _prepare(
     file: ContractFile, traffic: Sequence[str], tenants: int, tokenizer: Path | None
-) -> tuple[Mix, Path]:
-    """Return the mix within the limits of the engine, and where the tokenizer is."""
+) -> tuple[Mix, Path, Plan | None]:
+    """Return the mix within the limits of the engine, where the tokenizer is, and the plan."""
     from trtkit.bench.mix import mix_of
     from trtkit.engine.store import Store
     from trtkit.flow.build import resolve
@@ -292,12 +304,12 @@ def _prepare(
 
     if tokenizer is not None:
         plan = known_plan(file)
-        return mix_of(file.contract, traffic, tenants, plan.limits if plan else None), tokenizer
+        return mix_of(file.contract, traffic, tenants, plan.limits if plan else None), tokenizer, plan
     mix_of(file.contract, traffic, tenants)  # what is wrong there is told before the model is fetched
     with progress() as report:
         source, plan = resolve(file, Store(), report)
     warn(plan.warnings)
-    return mix_of(file.contract, traffic, tenants, plan.limits), need_tokenizer(source)
+    return mix_of(file.contract, traffic, tenants, plan.limits), need_tokenizer(source), plan
 
 
 def _watcher(on_run: Callable[[Experiment], None]) -> Watcher:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trtkit.bench.sim.capacity import Counts, SimPool, Site
     from trtkit.contract import ContractFile
     from trtkit.plan import Plan
+    from trtkit.plan.pace import Speed
 
 _REFERENCE = "reference"
 _RATE_PER_S, _DURATION_S, _MOST, _MANY = 4.0, 200.0, 1024, 100_000
@@ -82,9 +83,16 @@ _Engine = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE|reference",
-        help="The engine's constants (JSON), measured requests to fit them to (JSON lines), or the declared ones "
-        "of an 8B model on one large GPU.",
+        help="The engine's constants (JSON), or the declared ones of an 8B model on one large GPU.",
         show_default="as the plan foresees its GPU",
+    ),
+]
+_Calibration = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="The engine's speed as `trtkit bench --calibration` measured it.",
+        show_default=False,
     ),
 ]
 _Seeds = Annotated[int, typer.Option(min=1, max=100, help="Independent draws of the traffic.")]
@@ -109,6 +117,7 @@ def simulate(
     engines: _Engines = None,
     most: _Most = None,
     engine: _Engine = None,
+    calibration: _Calibration = None,
     seeds: _Seeds = 3,
     output: OutputOption = Output.TEXT,
 ) -> None:
@@ -117,10 +126,12 @@ def simulate(
     from trtkit.bench.sim.capacity import Site, Traffic
 
     _refuse_unused(trace, cv, engines, most)
+    if engine is not None and calibration is not None:
+        raise InputError("--engine and --calibration are two sources of one speed", hint="give one of them")
     file = read_contract(contract, overrides)
     wanted = _counts(engines, list(file.contract.pools_by_length)) if engines is not None else None
     arrivals = _arrivals(trace, cv)
-    pools, modelled, plan = _pools(file, config, engine)
+    pools, modelled, plan = _pools(file, config, engine, calibration)
     *_, longest = file.of_pools().values()
     mix = mix_of(longest.contract, traffic, tenants, plan.limits if plan else None)
     mix = replace(mix, scale=scale, arrivals=arrivals)
@@ -167,7 +178,7 @@ def _arrivals(trace: Path | None, cv: float | None) -> Arrivals:
 
 
 def _pools(
-    file: ContractFile, config: Path | None, engine: Path | None
+    file: ContractFile, config: Path | None, engine: Path | None, calibration: Path | None
 ) -> tuple[list[SimPool], Modelled, Plan | None]:
     """Return the contract's pools, and of that with the longest prompts how its engine is known and its plan."""
     from trtkit.bench.sim.capacity import SimPool
@@ -179,31 +190,39 @@ def _pools(
     ):
         plan = known_plan(each, config)
         warn(plan.warnings if plan else ())
-        modelled, start = _modelled(each, plan, engine), pool.min_prompt_tokens
+        modelled, start = _modelled(each, plan, engine, calibration), pool.min_prompt_tokens
         made.append(SimPool.of(each.contract, modelled.model, plan, name=name, min_prompt_tokens=start))
     return made, modelled, plan
 
 
-def _modelled(file: ContractFile, plan: Plan | None, engine: Path | None) -> Modelled:
+def _modelled(
+    file: ContractFile, plan: Plan | None, engine: Path | None, calibration: Path | None
+) -> Modelled:
     from trtkit.bench.sim.calibrate import REFERENCE, Known, Modelled, read_engine
     from trtkit.bench.sim.fitting import fit_speed
+    from trtkit.flow.plan import read_calibration
     from trtkit.flow.served import foreseen_speed
 
     if engine is not None:
         return REFERENCE if str(engine) == _REFERENCE else read_engine(engine)
-    speed = foreseen_speed(plan) if plan else None
+    if plan is not None and calibration is not None:
+        speed: Speed | None = read_calibration(calibration).of(plan, file=str(calibration))
+    else:
+        speed = foreseen_speed(plan) if plan else None
     if plan is None or speed is None:
         lacks = (
             "the model's configuration is not on this machine"
-            if file.contract.engine.gpu
+            if file.contract.engine.gpu or calibration
             else "it has no GPU"
         )
-        hint = "--engine FILE of what trtkit bench --engine has measured, or --engine reference for an 8B model's"
-        hint += "; of a GPU, --config CONFIG.json" if file.contract.engine.gpu else ""
+        hint = "--calibration FILE as trtkit bench measures it, or --engine reference for an 8B model's"
+        hint += "; and --config CONFIG.json" if file.contract.engine.gpu or calibration else ""
         raise InputError(f"nothing is known of this engine's speed: {lacks}", hint=hint, path=file.path)
     fitted = fit_speed(speed, plan, file.contract.engine.limits.max_beam_width)
-    source = f"{speed.basis.value}, not measured: {speed.source}; constants are within {fitted.worst_error:.0%} of it"
-    return Modelled(fitted.model, Known.FORESEEN, source)
+    near = f"{speed.source}; constants are within {fitted.worst_error:.0%} of it"
+    if calibration is not None:
+        return Modelled(fitted.model, Known.MEASURED, near)
+    return Modelled(fitted.model, Known.FORESEEN, f"{speed.basis.value}, not measured: {near}")
 
 
 def _find(site: Site, seeds: range, most: int) -> Counts:

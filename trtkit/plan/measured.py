@@ -12,6 +12,8 @@ from trtkit.plan.silicon import Fit, Three, shape_of
 from trtkit.plan.types import Basis, Plan
 
 _KEYS = {"engine", "prefill_ms", "source", "step_ms"}
+_REMARKS = {"conditions", "residuals", "rows"}
+"""What a bench adds for readers: nothing is computed from it."""
 _LEAST_MS = 1e-3
 """A step that takes less than a microsecond was not measured."""
 
@@ -75,8 +77,9 @@ def parse_measured(raw: Any, *, file: str = "") -> Measured:
     Raises:
         InputError: It is not of that form.
     """
-    if not isinstance(raw, Mapping) or raw.keys() != _KEYS:
-        raise InputError(f"a calibration has exactly the keys {', '.join(sorted(_KEYS))}", path=file)
+    if not isinstance(raw, Mapping) or raw.keys() - _REMARKS != _KEYS:
+        message = f"a calibration has exactly the keys {', '.join(sorted(_KEYS))}, beside {', '.join(sorted(_REMARKS))}"
+        raise InputError(message, path=file, hint="trtkit bench --calibration FILE measures and writes one")
     source = raw["source"]
     if not isinstance(source, str) or not source.strip():
         raise InputError("source must say where the numbers come from", path=file)

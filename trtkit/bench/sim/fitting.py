@@ -33,7 +33,7 @@ def fit_speed(speed: Speed, plan: Plan, beams: int = 1) -> Fitted:
     steps = [(batch, context) for batch in _spread(zones.decode_slots) for context in contexts]
     step_s = [speed.step_ms(batch * beams, zones.seen_tokens(context)) / 1000 for batch, context in steps]
     rows = _array([(1, batch, batch * context) for batch, context in steps])
-    base_s, sequence_s, context_s = _factors(rows, step_s)
+    base_s, sequence_s, context_s = factors_of(rows, step_s)
     model = replace(
         EngineModel(), step_s=float(base_s), sequence_s=float(sequence_s), context_s=float(context_s)
     )
@@ -71,7 +71,7 @@ class _Prefill:
 def _added(lengths: Sequence[int], seconds: Sequence[float]) -> _Prefill:
     """Fit tokens that all add to the time, as an engine's own times say."""
     rows = _array([(1, n, n * n) for n in lengths])
-    first, token, square = factors = _factors(rows, seconds)
+    first, token, square = factors = factors_of(rows, seconds)
     return _Prefill(float(first), float(token), float(square), 0.0, _worst(rows @ factors, seconds))
 
 
@@ -81,7 +81,7 @@ def _hidden(lengths: Sequence[int], seconds: Sequence[float]) -> _Prefill:
     slow = [(n, each) for n, each in zip(lengths, seconds, strict=True) if each > _FLAT * first_s]
     if not slow:
         return _Prefill(first_s, 0.0, 0.0, 0.0, _worst(first_s, seconds))
-    token, square = factors = _factors(_array([(n, n * n) for n, _ in slow]), [each for _, each in slow])
+    token, square = factors = factors_of(_array([(n, n * n) for n, _ in slow]), [each for _, each in slow])
     found = np.maximum(first_s, _array([(n, n * n) for n in lengths]) @ factors)
     return _Prefill(first_s, float(token), float(square), first_s, _worst(found, seconds))
 
@@ -91,8 +91,9 @@ def _spread(most: int) -> list[int]:
     return sorted({round(most ** (step / (_POINTS - 1))) for step in range(_POINTS)})
 
 
-def _factors(rows: Any, seconds: Sequence[float]) -> Any:
+def factors_of(terms: Any, seconds: Sequence[float]) -> Any:
     """Return factors that are not negative, by least squares of the relative error."""
+    rows = _array(terms)
     factors, used = np.zeros(rows.shape[1]), list(range(rows.shape[1]))
     while used:
         scaled = rows[:, used] / _array(seconds)[:, None]
