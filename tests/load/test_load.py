@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from tests.proxy.fake_triton import final_chunk, model_config, read_int32, text_chunk
-from trtkit.bench.capacity import measure_capacity
+from trtkit.bench.capacity import Level, measure_capacity, saturate
 from trtkit.bench.load import Target, fire_at, keep_busy
 from trtkit.bench.schedule import Shot
 from trtkit.contract.service import ServiceClass
@@ -159,6 +159,27 @@ async def test_capacity_is_the_rate_that_more_requests_do_not_raise(target, fake
     capacity = await measure_capacity(target, iter([SHOT] * 10_000), 0.6)
     assert capacity.rate_per_s == pytest.approx(8 / 0.05, rel=0.35)
     assert [level.workers for level in capacity.levels][:2] == [8, 16]
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ((64.6, 68.7, 84.6, 98.0, 76.0, 77.1, 78.0), 79.9),  # what was lucky once does not count
+        ((50.0, 98.0, 60.0, 55.0, 97.0), 97.5),  # worse with more under way
+        ((64.0, 98.0, 80.0, 85.0, 70.0, 84.0), 83.0),  # once its best is gone, not yet saturated
+        ((50.0, 100.0, 104.0, 96.0), 100.0),
+        ((1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0), None),
+    ],
+)
+async def test_capacity_is_the_plateau_and_not_its_luckiest_level(rates, expected):
+    drawn = iter(rates)
+
+    async def measure(workers):
+        return Level(workers, next(drawn), 100, 0)
+
+    found = await saturate(measure)
+    assert next(drawn, None) is None
+    assert (found and found.rate_per_s) == (expected and pytest.approx(expected, abs=0.05))
 
 
 async def test_a_target_that_refuses_has_no_capacity_to_measure(target, fake):

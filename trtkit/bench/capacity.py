@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from statistics import fmean
 
 from trtkit.bench.load import Spell, Target, keep_busy
 from trtkit.bench.measured import Measured
@@ -53,11 +54,9 @@ async def measure_capacity(
         StageError: It never stayed, or the target does not answer all: a proxy that refuses shows its policy, not
             its engine.
     """
-    levels: list[Level] = []
-    workers = FIRST_WORKERS
-    while workers <= MOST_WORKERS:
+
+    async def measure(workers: int) -> Level:
         level = _level(workers, await keep_busy(target, shots, workers, level_s, _ANSWERS_EACH * workers))
-        levels.append(level)
         on_level(level)
         if level.unanswered > _REFUSED_SHARE * (level.answered + level.unanswered):
             raise StageError(
@@ -65,15 +64,45 @@ async def measure_capacity(
                 "capacity was measured",
                 hint="measure it at Triton itself with --capacity-target HOST:PORT, or give it with --capacity RATE",
             )
-        rates = [each.rate_per_s for each in levels]
-        # Two levels in a row: one may have met a neighbour on the machine.
-        if len(rates) > 2 and max(rates[-2:]) <= FLAT * max(rates[:-2]):
-            return Capacity(max(rates), tuple(levels))
+        return level
+
+    capacity = await saturate(measure)
+    if capacity is None:
+        raise StageError(
+            f"{MOST_WORKERS} requests under way do not saturate {target.address}",
+            hint="use longer prompts or answers (--scale), or give the capacity with --capacity RATE",
+        )
+    return capacity
+
+
+async def saturate(measure: Callable[[int], Awaitable[Level]]) -> Capacity | None:
+    """Return the mean of the levels at the plateau, or None if there is none: the best alone may have been lucky.
+
+    A best level that no other comes near is measured again: either the target does worse with more under way, or
+    something else made the difference, and then the second time counts.
+    """
+    levels: list[Level] = []
+    workers = FIRST_WORKERS
+    while workers <= MOST_WORKERS:
+        levels.append(await measure(workers))
+        while _is_flat(levels) and len(best := _plateau(levels)) == 1:
+            again, at = await measure(best[0].workers), levels.index(best[0])
+            levels[at : at + 1] = [best[0], again] if len(_plateau([best[0], again])) == 2 else [again]
+        if _is_flat(levels):
+            return Capacity(fmean(each.rate_per_s for each in _plateau(levels)), tuple(levels))
         workers *= 2
-    raise StageError(
-        f"{MOST_WORKERS} requests under way do not saturate {target.address}",
-        hint="use longer prompts or answers (--scale), or give the capacity with --capacity RATE",
-    )
+    return None
+
+
+def _is_flat(levels: Sequence[Level]) -> bool:
+    """Tell whether two levels in a row brought no more: one may have met a neighbour on the machine."""
+    rates = [each.rate_per_s for each in levels]
+    return len(rates) > 2 and max(rates[-2:]) <= FLAT * max(rates[:-2])
+
+
+def _plateau(levels: Sequence[Level]) -> list[Level]:
+    best = max(each.rate_per_s for each in levels)
+    return [each for each in levels if FLAT * each.rate_per_s >= best]
 
 
 def _level(workers: int, spell: Spell) -> Level:
