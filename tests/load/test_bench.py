@@ -197,6 +197,9 @@ async def test_a_probe_tells_the_speed_of_an_engine(fake, filler):
     fake.script = script
     async with Target(fake.address) as target:
         rows = await probe_engine(target, filler, "a", longest_prompt=300, longest_answer=1000, rounds=1)
+        server = await target.described()
+    assert server["server"] == "triton 2.51.0"
+    assert len(server["model_config_sha256"]) == 64
     fit = fit_rows(rows)
     assert fit.prefill_ms[1] + 300 * fit.prefill_ms[2] == pytest.approx(1, rel=0.4)
     at_4 = fit.step_ms[0] + 4 * fit.step_ms[1] + 4 * 100 * fit.step_ms[2]
