@@ -41,6 +41,11 @@ def test_pools_come_by_length_and_each_has_a_contract_of_its_own():
         ("{a: {upstreams: [{grpc: 'h:0'}]}}", "'h:0' is no address"),
         ("{a: {upstreams: [{grpc: 'h:1', metrics: 'unix:/s:1'}]}}", "write HOST:PORT of Triton's metrics"),
         ("{a: {upstreams: [{grpc: 'h:1'}, {grpc: 'h:1'}]}}", "name the upstream h:1 twice"),
+        ("{a: {upstreams: [{grpc: 'LocalHost:1'}, {grpc: '127.0.0.1:01'}]}}", "upstream 127.0.0.1:01 twice"),
+        (
+            "{a: {upstreams: [{grpc: 'h:1', metrics: 'h:3'}, {grpc: 'h:2', metrics: 'H:3'}]}}",
+            "metrics H:3 twice",
+        ),
         ("{a: {upstreams: [{}]}}", "the key is required"),
         ("{a: {limits: {max_beam_width: 2}}}", "unknown key"),
     ],
@@ -83,7 +88,7 @@ def test_servers_that_cannot_be_are_refused_by_name(pools, upstreams, metrics, p
         endpoints_of(contract(pools), upstreams, metrics)
 
 
-def pool(longest, start=0, place="h:1", name="standard"):
+def pool(longest, start=0, place="h:1", name="standard", metrics=None):
     limits = EngineLimits(
         max_batch_size=1,
         max_input_len=longest,
@@ -91,7 +96,7 @@ def pool(longest, start=0, place="h:1", name="standard"):
         max_num_tokens=64,
         tokens_per_block=32,
     )
-    return PoolConfig(limits, Zones(9, 9, 1), (Endpoint(place),), name, start)
+    return PoolConfig(limits, Zones(9, 9, 1), (Endpoint(place, metrics),), name, start)
 
 
 @pytest.mark.parametrize(
@@ -100,11 +105,12 @@ def pool(longest, start=0, place="h:1", name="standard"):
         (pool(500, 102, "h:2", "long"), "no pool takes prompts of 101 to 101 tokens: standard ends at 100"),
         (pool(99, 50, "h:2", "long"), "max_input_len is 99 in pool long and 100 in standard"),
         (pool(500, 101, "h:1", "long"), "the upstream h:1 is named twice"),
+        (pool(500, 101, "h:2", "long", "H:3"), "the metrics H:3 are named twice"),
     ],
 )
 def test_pools_that_do_not_fit_together_are_refused_by_name(long, problem):
     with pytest.raises(InputError, match=problem):
-        ProxyConfig(CLASSES, "standard", AdmissionRules(), (pool(100), long))
+        ProxyConfig(CLASSES, "standard", AdmissionRules(), (pool(100, metrics="h:3"), long))
 
 
 def test_the_limits_of_a_prompt_are_those_of_its_pool():

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from trtkit.contract.admission import Admission
 from trtkit.contract.engine import Engine
 from trtkit.contract.formats import BackendName, DType
-from trtkit.contract.pools import DEFAULT_POOL, EnginePool
+from trtkit.contract.pools import DEFAULT_POOL, EnginePool, named_twice
 from trtkit.contract.quantization import Quantization
 from trtkit.contract.scalars import NAME, Fraction
 from trtkit.contract.section import Section
@@ -86,9 +86,11 @@ class Contract(Section):
             )
         if len(set(starts)) < len(starts):
             raise ValueError("two pools begin at the same min_prompt_tokens: each takes prompts of its own")
-        places = [each.grpc for pool in self.pools.values() for each in pool.upstreams]
-        if twice := {place for place in places if places.count(place) > 1}:
-            raise ValueError(f"pools name the upstream {min(twice)} twice")
+        servers = [each for pool in self.pools.values() for each in pool.upstreams]
+        if twice := named_twice(each.grpc for each in servers):
+            raise ValueError(f"pools name the upstream {twice} twice")
+        if twice := named_twice(each.metrics for each in servers):
+            raise ValueError(f"pools name the metrics {twice} twice: each engine has its own")
         return self
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AfterValidator, Field
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 DEFAULT_POOL = "standard"
 """The pool of a contract that names none."""
+_THIS_MACHINE = frozenset({"localhost", "127.0.0.1", "0.0.0.0", "[::1]", "[::]"})  # noqa: S104 - nothing listens there
 _ADDRESS = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:.]+\]|unix:/.+):(\d{1,5})")
 
 
@@ -21,6 +23,21 @@ def is_address(text: str, *, sockets: bool = True) -> bool:
     """Tell whether this is ``HOST:PORT``, or where sockets are taken ``unix:/PATH:PORT``."""
     found = _ADDRESS.fullmatch(text)
     return found is not None and 0 < int(found[1]) < 65536 and (sockets or not text.startswith("unix:"))
+
+
+def named_twice(addresses: Iterable[str | None]) -> str:
+    """Return the first address that leads to the place of an earlier one, or nothing; this machine has many names."""
+    seen = set()
+    for address in addresses:
+        if address is None:
+            continue
+        host, _, port = address.rpartition(":")
+        host = host if host.startswith("unix:") else host.lower()
+        place = ("localhost" if host in _THIS_MACHINE else host, int(port))
+        if place in seen:
+            return address
+        seen.add(place)
+    return ""
 
 
 def _grpc_address(text: str) -> str:

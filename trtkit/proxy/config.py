@@ -11,7 +11,7 @@ from typing import Any
 
 from trtkit.contract.admission import Admission as AdmissionRules
 from trtkit.contract.models import Contract
-from trtkit.contract.pools import DEFAULT_POOL, is_address
+from trtkit.contract.pools import DEFAULT_POOL, is_address, named_twice
 from trtkit.contract.service import ServiceClass
 from trtkit.errors import InputError
 from trtkit.plan.types import EngineLimits, Plan, Zones
@@ -87,9 +87,13 @@ class ProxyConfig:
 
     def __post_init__(self) -> None:
         """Refuse pools that leave a gap, or cannot take over from those of shorter prompts."""
-        places = [endpoint.grpc for endpoint in self.endpoints]
-        if twice := {place for place in places if places.count(place) > 1}:
-            raise InputError(f"the upstream {min(twice)} is named twice", hint="name each server once")
+        if twice := named_twice(endpoint.grpc for endpoint in self.endpoints):
+            raise InputError(f"the upstream {twice} is named twice", hint="name each server once")
+        if twice := named_twice(endpoint.metrics for endpoint in self.endpoints):
+            raise InputError(
+                f"the metrics {twice} are named twice",
+                hint="name those that each server has of its own engine",
+            )
         for shorter, longer in itertools.pairwise(self.pools):
             self._check_neighbours(shorter, longer)
 
