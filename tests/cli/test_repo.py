@@ -123,6 +123,39 @@ def test_a_repository_of_the_build_is_renewed_and_nothing_of_the_last_one_stays(
     assert "edited since" in err
 
 
+def test_files_of_an_engine_that_changed_places_are_noticed(trtkit, contract, tmp_path):
+    save_tokenizer(tmp_path / "model", tokens=260)
+    repo = tmp_path / "repo"
+    assert trtkit("build", contract, "-o", repo)[0] == 0
+    engine = repo / "tensorrt_llm/1/engine"
+    one, other, *_ = sorted(path for path in engine.iterdir() if path.suffix in {".bin", ".xml"})
+    for source, target in ((one, engine / "x"), (other, one), (engine / "x", other)):
+        source.rename(target)
+    checks = (("repo", repo, "--check"), ("repo", contract, "-o", repo, "--check"), ("verify", repo))
+    for manifest in ("of the build", "of its engine"):
+        for command in checks:
+            code, _, err = trtkit(*command)
+            assert (
+                code,
+                f"holds what belongs into {other.name}" in err.replace("tensorrt_llm/1/engine/", ""),
+            ) == (
+                6,
+                True,
+            ), (manifest, command, err)
+        (repo / "trtkit-manifest.json").unlink(missing_ok=True)
+
+
+def test_what_is_gone_of_a_repository_is_an_error_and_what_was_edited_a_warning(trtkit, for_gpus):
+    (for_gpus / "tensorrt_llm_bls/config.pbtxt").open("a").write("# mine\n")
+    (for_gpus / "launch.sh").unlink()
+    _, out, err = trtkit("repo", for_gpus, "--check", "--output", "json")
+    found = {each["file"].removeprefix(f"{for_gpus}/"): each for each in json.loads(out)["problems"]}
+    assert found["launch.sh"]["message"] == "is missing"
+    assert "edited since" in err
+    code, _, err = trtkit("repo", for_gpus / "nosuch", "--check")
+    assert (code, "no such contract or folder" in err) == (2, True)
+
+
 def test_a_repository_of_anybody_is_judged_without_its_contract(trtkit, tmp_path):
     model = tmp_path / "repo/preprocessing"
     (model / "1").mkdir(parents=True)

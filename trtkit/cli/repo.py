@@ -66,6 +66,8 @@ def repo(
     from trtkit.engine.store import Store
     from trtkit.flow.repository import place_of, render_pools
 
+    if not contract.exists():
+        raise InputError("there is no such contract or folder", path=contract)
     if contract.is_dir():
         given = {"-o": out, "--set": overrides, "--engine": engine, "--mount": mount, "--pool": pool}
         _check_folder(contract, line, [name for name, value in given.items() if value], output, check=check)
@@ -113,6 +115,8 @@ def _write(
     overwrite: bool,
 ) -> None:
     """Write or check one repository, or that of each pool; nothing is written before all were looked at."""
+    from trtkit.flow.repository import changed_engines
+
     warn(dict.fromkeys(each for rendered, _ in found for each in rendered.plan.warnings))
     looked = [(rendered, place, rendered.drifts(place)) for rendered, place in found]
     states = {
@@ -137,7 +141,8 @@ def _write(
             rendered.write(place, overwrite=overwrite)
             if engine is not None:
                 rendered.link(place, engine)
-        _report(rendered.problems(place), place, result)
+        changed = changed_engines(place) if check else []
+        _report([*changed, *rendered.problems(place)], place, result)
     if output is Output.JSON:
         show_json(result)
         return

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from trtkit.catalog.trtllm import LINES
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.contract import ContractFile
+from trtkit.conventions import MANIFEST
 from trtkit.engine.store import Store
-from trtkit.errors import InputError, Problem
+from trtkit.errors import InputError, Problem, Severity
 from trtkit.flow.against import engine_problems
 from trtkit.flow.build import Report, resolve_draft
 from trtkit.flow.chosen import resolve_chosen
 from trtkit.flow.stages import need_tokenizer
+from trtkit.flow.verify import changed_files
 from trtkit.plan import Plan
 
 if TYPE_CHECKING:
@@ -58,7 +60,9 @@ class Rendered:
         """Write the files. Raises InputError for files that are not trtkit's, or were edited."""
         from trtkit.triton.folder import write
 
-        write(self.files, out, overwrite=overwrite)
+        if write(self.files, out, overwrite=overwrite):
+            # What a build delivered here is no more; its engines have manifests of their own.
+            (out / MANIFEST).unlink(missing_ok=True)
 
     def link(self, out: Path, engine: Path) -> None:
         """Place an engine and the source's tokenizer.
@@ -120,4 +124,30 @@ def foreign_problems(folder: Path, line: str | None) -> list[Problem]:
     if line is not None and line not in LINES:
         hint = f"lines that are: {', '.join(LINES)}"
         raise InputError(f"nothing is known of TensorRT-LLM {line}", hint=hint)
-    return lint(folder, line)
+    return [*_touched(folder), *changed_engines(folder), *lint(folder, line)]
+
+
+def changed_engines(folder: Path) -> list[Problem]:
+    """Return which files are not as they were built; what was rendered is left out, which may be rendered again."""
+    from trtkit.triton.folder import recorded
+
+    texts = {str(folder / name) for name in recorded(folder)}
+    return [each for each in changed_files(folder) if each.file not in texts]
+
+
+def _touched(folder: Path) -> list[Problem]:
+    """Tell what is gone of what trtkit wrote, and warn of what was edited, which may be meant."""
+    from trtkit.triton.folder import State, touched
+
+    found = {each.path: each.state is State.MISSING for each in touched(folder)}
+    return [
+        Problem(
+            "is missing" if missing else "was edited since trtkit wrote it",
+            file=str(folder / path),
+            hint="write it again: trtkit repo CONTRACT -o DIR"
+            if missing
+            else "compare: trtkit repo CONTRACT -o DIR --check",
+            severity=Severity.ERROR if missing else Severity.WARNING,
+        )
+        for path, missing in found.items()
+    ]

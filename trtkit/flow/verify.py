@@ -11,6 +11,7 @@ from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST
 from trtkit.engine.manifest import Manifest, read_manifest, sha256_of
 from trtkit.errors import ContractError, InputError, Problem
 from trtkit.flow.inspect import Kind, inspect, kind_of
+from trtkit.flow.inspect.repository import engine_folders
 
 _BUILD_AGAIN = "build it again with --cache redo"
 
@@ -26,7 +27,7 @@ def verify_folder(folder: Path) -> tuple[str, list[Problem]]:
         InputError: The folder is none of these, or a source that cannot be read or converted.
     """
     kind = kind_of(folder)
-    problems = _against_manifest(folder) if (folder / MANIFEST).exists() else []
+    problems = changed_files(folder)
     if kind is Kind.CHECKPOINT:
         found = _of_checkpoint(folder)
     elif kind is Kind.HUGGING_FACE:
@@ -37,6 +38,12 @@ def verify_folder(folder: Path) -> tuple[str, list[Problem]]:
         found = [each for each in inspect(folder).all_problems if each.file not in named]
     told = {each.file for each in found}
     return kind.value, [*problems, *found, *(each for each in _added(folder) if each.file not in told)]
+
+
+def changed_files(folder: Path) -> list[Problem]:
+    """Return what is not as it was built, byte for byte: by the folder's manifest, or those of the engines in it."""
+    places = [folder] if (folder / MANIFEST).exists() else engine_folders(folder)
+    return [each for place in places if (place / MANIFEST).exists() for each in _against_manifest(place)]
 
 
 def _of_checkpoint(folder: Path) -> list[Problem]:

@@ -76,13 +76,25 @@ def write(files: Mapping[str, bytes], out: Path, *, overwrite: bool = False) -> 
     return sorted(changed + stale)
 
 
-def written(folder: Path) -> dict[str, bytes]:
-    """Return the files of a repository that trtkit wrote, as they are now; what is gone is left out.
+def recorded(folder: Path) -> set[str]:
+    """Return the paths that trtkit wrote, the record's own among them.
 
     Raises:
         InputError: The record names what is not inside of the folder.
     """
-    return {path: (folder / path).read_bytes() for path in _recorded(folder) if (folder / path).is_file()}
+    return {*_recorded(folder), RECORD}
+
+
+def touched(folder: Path) -> list[Drift]:
+    """Return what somebody edited or removed of what trtkit wrote, by path.
+
+    Raises:
+        InputError: As :func:`recorded`.
+    """
+    found = {
+        path: _state(_read(folder / path), digests) for path, digests in sorted(_recorded(folder).items())
+    }
+    return [Drift(path, state) for path, state in found.items() if state is not State.OUTDATED]
 
 
 def check(files: Mapping[str, bytes], out: Path) -> list[str]:

@@ -23,7 +23,7 @@ from trtkit.conventions import (
 from trtkit.engine.graph.spec import DATA_FILE
 from trtkit.engine.manifest import read_manifest
 from trtkit.errors import InputError
-from trtkit.triton.folder import RECORD, remove, write, written
+from trtkit.triton.folder import RECORD, recorded, remove, write
 from trtkit.triton.llmapi import DRAFT_FOLDER
 from trtkit.triton.llmapi import SETTINGS as LLM_SETTINGS
 from trtkit.triton.repository import ENGINE_FOLDER, TOKENIZER_FOLDER
@@ -75,14 +75,14 @@ def deliver(product: Path, out: Path) -> None:
     old, new = read_manifest(out), read_manifest(product)
     if new is None:
         raise InputError("no complete product of a build", path=product, hint="build it again")
-    files = written(product)
-    write(files, out)
+    texts = recorded(product)
+    write({name: (product / name).read_bytes() for name in texts - {RECORD}}, out)
     (out / MANIFEST).unlink(missing_ok=True)
     for name in set(old.files) - set(new.files) if old else ():
         if (out / name).is_file():
             remove(out / name, out)
     linked = defaultdict(list)
-    for name in sorted(set(new.files) - {*files, RECORD}):
+    for name in sorted(set(new.files) - texts):
         linked[Path(*Path(name).parts[:_DEPTH])].append(product / name)
     for folder, paths in linked.items():
         _place(paths, product / folder, out / folder)

@@ -73,7 +73,8 @@ def _of_engines(engines: list[Model], ports: Ports, hostfile: str, shm_prefix: s
         raise InputError(
             f"no engine of TensorRT-LLM lies where {unknown[0].name} wants it: nothing says how many ranks it has",
             path=unknown[0].file,
-            hint="build it, or link it in: trtkit repo CONTRACT -o DIR --engine DIR",
+            hint="build it, or link it in: trtkit repo CONTRACT -o DIR --engine DIR; what is planned, the repository's"
+            f" {SCRIPT} shows",
         )
     world = max(worlds.values())
     # A number that the configuration gives goes before what a machine usually has.
