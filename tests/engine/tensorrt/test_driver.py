@@ -3,6 +3,7 @@
 import json
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -255,6 +256,24 @@ def test_an_interrupt_ends_the_builder_and_its_workers(tools, compiled, tmp_path
         compiled(Builder(tell=interrupt))
     assert len(workers) == 1
     assert not is_running(workers[0])
+
+
+def test_a_builder_does_not_outlive_a_build_that_is_killed(tmp_path):
+    code = """if True:
+        import os, sys
+        from pathlib import Path
+        from trtkit.engine.tensorrt.child import run
+        here = Path(sys.argv[1])
+        words = ("sh", "-c", "sleep 600 & echo $! > worker; wait")
+        run(words, log_file=here / "log", cwd=here, env=os.environ, on_line=lambda _: "")
+    """
+    killed, told = subprocess.Popen([sys.executable, "-c", code, tmp_path]), tmp_path / "worker"
+    while not (told.exists() and told.read_text().strip()):
+        assert killed.poll() is None
+        time.sleep(0.02)
+    killed.kill()
+    killed.wait()
+    assert not is_running(int(told.read_text()))
 
 
 def test_an_interrupted_container_is_removed_by_its_name(tools, compiled, tmp_path):

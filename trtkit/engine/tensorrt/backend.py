@@ -149,11 +149,13 @@ def check_here(job: Job) -> None:
 
 
 def _check_caches(job: Job) -> None:
-    """Make sure that the timing cache can be written: the builder notices in the end, and throws the engine away."""
-    for folder in job.cache_folders:
-        if not (os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)):
-            hint = "make that folder, or change engine.build_flags.output_timing_cache"
-            raise EnvironmentLacks("the timing cache cannot be written here", path=folder, hint=hint)
+    """Make sure that timing caches can be used: the builder notices in the end, and throws the engine away."""
+    for name, path in job.caches.items():
+        mode, what = (os.R_OK, "read") if name.startswith("input") else (os.W_OK, "written")
+        is_place = path.parent.is_dir() and os.access(path.parent, mode | os.X_OK)
+        if not is_place or (path.exists() and not (path.is_file() and os.access(path, mode))):
+            hint = f"make its folder, or change engine.build_flags.{name}"
+            raise EnvironmentLacks(f"the timing cache cannot be {what} here", path=path, hint=hint)
 
 
 def _remove_container(name: str) -> None:

@@ -1,4 +1,7 @@
-"""A compiler as a child process: its log in a file, its last line told as it comes, its whole group ended with us."""
+"""A compiler as a child process: its log in a file, its last line told as it comes, its whole group ended with us.
+
+However we end: a guard that waits for that ends the group where SIGKILL leaves us no time.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +24,17 @@ GRACE_S = 10.0
 POLL_S = 0.1
 _VMSTAT = Path("/proc/vmstat")
 _TAIL_LINES = 400
+_GUARD = f"""
+import os, signal, sys, time
+sys.stdin.buffer.read()
+for number in (signal.SIGTERM, signal.SIGKILL):
+    try:
+        os.killpg(int(sys.argv[1]), number)
+    except OSError:
+        break
+    time.sleep({GRACE_S})
+"""
+"""Waits for the end of who started it, and ends a group then: a compiler of hours holds the GPU."""
 
 OnLine = Callable[[str], str]
 """Takes a line of the log; a text in return is the reason to stop at once."""
@@ -88,10 +103,19 @@ def _started(
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
+    guard = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _GUARD, str(process.pid)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         yield process
     finally:
         end_group(process)
+        with guard:
+            guard.kill()
 
 
 def end_group(process: subprocess.Popen[bytes], grace_s: float = GRACE_S) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from trtkit.engine.tensorrt.argv import build_argv, refit_argv, target_of
 from trtkit.engine.tensorrt.gpus import Device
@@ -73,9 +75,11 @@ class Job:
     def _docker(self, devices: Sequence[Device]) -> tuple[str, ...]:
         """Return the command up to the image: no network, the caller's own user, only the folders that it needs."""
         named = ",".join(each.uuid for each in devices)
-        mounts = [f"{self.checkpoint}:{_CHECKPOINT}:ro", f"{self.out}:{_ENGINE}"]
-        mounts += [f"{path}:{_LORA / str(index)}:ro" for index, path in enumerate(self.adapters)]
-        mounts += [f"{folder}:{folder}" for folder in self.cache_folders]
+        mounts = [_mount(self.checkpoint, _CHECKPOINT, "readonly"), _mount(self.out, _ENGINE)]
+        mounts += [_mount(path, _LORA / str(index), "readonly") for index, path in enumerate(self.adapters)]
+        mounts += [
+            _mount(folder, folder) for folder in sorted({path.parent for path in self.caches.values()})
+        ]
         env = _ENV | ({PROFILES: os.environ[PROFILES]} if PROFILES in os.environ else {})
         options = [
             ("--name", self.container),
@@ -89,14 +93,22 @@ class Job:
             # The image has no such user, and Python asks for its name and home.
             *(("--env", f"{name}={value}") for name, value in env.items()),
             ("--workdir", _ENV["HOME"]),
-            *(("--volume", mount) for mount in mounts),
+            *(("--mount", mount) for mount in mounts),
         ]
         words = (word for option in options for word in option)
         return ("docker", "run", "--rm", "--init", *words, target_of(self.plan).image or "")
 
     @property
-    def cache_folders(self) -> list[str]:
-        """Where timing caches are read and written."""
+    def caches(self) -> dict[str, Path]:
+        """Files of timing caches, by flag."""
         flags = target_of(self.plan).build_flags
-        paths = [str(flags[name]) for name in _CACHES if flags.get(name)]
-        return sorted({str(PurePosixPath(path).parent) for path in paths})
+        return {name: Path(str(flags[name])) for name in _CACHES if flags.get(name)}
+
+
+def _mount(source: Path, target: Path, *options: str) -> str:
+    """Return a bind mount as docker reads it: one line of CSV, in which paths may have colons and commas."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(
+        ["type=bind", f"source={source}", f"target={target}", *options]
+    )
+    return line.getvalue()

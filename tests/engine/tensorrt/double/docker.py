@@ -4,6 +4,7 @@ It accepts what trtkit may ask for and nothing else; read-only mounts are honour
 """
 
 import argparse
+import csv
 import os
 import shutil
 import subprocess
@@ -25,7 +26,7 @@ def run(words):
         parser.add_argument(name, action="store_true", required=True)
     for name in ("--name", "--gpus", "--network", "--ipc", "--user", "--workdir"):
         parser.add_argument(name, required=True)
-    for name in ("--ulimit", "--env", "--volume"):
+    for name in ("--ulimit", "--env", "--mount"):
         parser.add_argument(name, action="append", default=[])
     parser.add_argument("image")
     parser.add_argument("command", nargs=argparse.REMAINDER)
@@ -35,12 +36,12 @@ def run(words):
         print("docker: Cannot connect to the Docker daemon", file=sys.stderr)
         return 125
     mounts = {}
-    for volume in args.volume:
-        outside, inside, *mode = volume.split(":")
-        assert Path(outside).is_absolute(), f"{outside} would name a volume"
-        assert Path(outside).is_dir(), f"{outside} is not there: docker would make it, as root"
-        assert mode in ([], ["ro"])
-        mounts[inside] = outside
+    for mount in args.mount:
+        kind, outside, inside, *mode = next(csv.reader([mount]))
+        assert (kind, outside[:7], inside[:7]) == ("type=bind", "source=", "target="), mount
+        assert Path(outside[7:]).is_dir(), f"bind source path does not exist: {outside}"
+        assert mode in ([], ["readonly"])
+        mounts[inside[7:]] = outside[7:]
     command = [translated(word, mounts) for word in args.command]
     code = subprocess.run([shutil.which(command[0]), *command[1:]], check=False).returncode
     return code if code >= 0 else 128 - code
