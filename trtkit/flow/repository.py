@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from trtkit.flow.against import engine_problems
 from trtkit.flow.build import Report, resolve_draft
 from trtkit.flow.chosen import resolve_chosen
 from trtkit.flow.stages import need_tokenizer
-from trtkit.flow.verify import changed_files
+from trtkit.flow.verify import OTHER_VERSION, changed_files
 from trtkit.plan import Plan
 
 if TYPE_CHECKING:
@@ -128,11 +128,17 @@ def foreign_problems(folder: Path, line: str | None) -> list[Problem]:
 
 
 def changed_engines(folder: Path) -> list[Problem]:
-    """Return which files are not as they were built; what was rendered is left out, which may be rendered again."""
+    """Return which files are not as they were built; what was rendered is left out, which may be rendered again.
+
+    What another version of trtkit built cannot be compared, and need be no worse for that.
+    """
     from trtkit.triton.folder import recorded
 
     texts = {str(folder / name) for name in recorded(folder)}
-    return [each for each in changed_files(folder) if each.file not in texts]
+    found = [each for each in changed_files(folder) if each.file not in texts]
+    return [
+        replace(each, severity=Severity.WARNING) if each.message == OTHER_VERSION else each for each in found
+    ]
 
 
 def _touched(folder: Path) -> list[Problem]:

@@ -13,6 +13,7 @@ from trtkit.errors import ContractError, InputError, Problem
 from trtkit.flow.inspect import Kind, inspect, kind_of
 from trtkit.flow.inspect.repository import engine_folders
 
+OTHER_VERSION = "written by another version of trtkit"
 _BUILD_AGAIN = "build it again with --cache redo"
 
 
@@ -77,7 +78,7 @@ def _against_manifest(folder: Path) -> list[Problem]:
     except InputError as error:
         return [Problem(error.message, file=error.path, hint=error.hint)]
     if manifest is None:
-        return [Problem("written by another version of trtkit", file=str(path), hint="build it again")]
+        return [Problem(OTHER_VERSION, file=str(path), hint="build it again")]
     problems = []
     if not manifest.is_as_written:
         problems.append(Problem("was changed after it was written", file=str(path), hint=_BUILD_AGAIN))
