@@ -131,6 +131,9 @@ def simulate(
     file = read_contract(contract, overrides)
     wanted = _counts(engines, list(file.contract.pools_by_length)) if engines is not None else None
     arrivals = _arrivals(trace, cv)
+    mix_of(
+        file.contract, traffic, tenants
+    )  # what is wrong there is told before what is wrong with the engine
     pools, modelled, plan = _pools(file, config, engine, calibration)
     *_, longest = file.of_pools().values()
     mix = mix_of(longest.contract, traffic, tenants, plan.limits if plan else None)

@@ -59,11 +59,11 @@ def read_engine(path: Path) -> Modelled:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        given = json.loads(text)
+        given = json.loads(text) if text.strip() else None
         _check(given)
         return Modelled(EngineModel(**given), Known.GIVEN, _described(given, path))
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"no engine model: {error!r}", path=path, hint=_HINT) from error
+        raise InputError(f"no engine model: {error}", path=path, hint=_HINT) from error
 
 
 def _described(given: dict[str, float], path: Path) -> str:
@@ -72,6 +72,8 @@ def _described(given: dict[str, float], path: Path) -> str:
 
 
 def _check(given: Any) -> None:
+    if given is None:
+        raise ValueError("the file is empty")
     if not isinstance(given, dict):
         raise TypeError("no object of constants")
     if wrong := sorted(_wrong(given)):

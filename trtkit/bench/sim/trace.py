@@ -63,7 +63,8 @@ def _rows(lines: list[str], path: Path) -> Iterator[TraceRow]:
             else:
                 yield _csv_row(dict(zip(names, next(csv.reader([line])), strict=True)))
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"line {number} is no request: {error!r}", path=path, hint=_HINT) from error
+            why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise InputError(f"line {number} is no request: {why}", path=path, hint=_HINT) from error
 
 
 def _json_row(record: dict[str, float]) -> TraceRow:
