@@ -59,7 +59,7 @@ def read_engine(path: Path) -> Modelled:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        given = json.loads(text) if text.strip() else None
+        given: Any = json.loads(text) if text.strip() else None
         _check(given)
         return Modelled(EngineModel(**given), Known.GIVEN, _described(given, path))
     except (OSError, ValueError, TypeError, KeyError) as error:
