@@ -75,6 +75,8 @@ def test_a_network_that_is_refused_ends_the_process(tmp_path, python):
         ),
         ("kill -SEGV $$", "ended by SIGSEGV before it had an engine: it said nothing", "read that log"),
         ("exit 3", "ended with status 3", "read that log"),
+        (f"printf '%.30s' '{NETWORK}'; kill -9 $$", "ended by SIGKILL before it had an engine", "memory"),
+        (f"echo '{NETWORK}'; exec 0<&-; sleep 0.3; kill -9 $$", "ended by SIGKILL", "memory"),
         (
             f"echo '[ERROR] int4 on sm75' >&2; echo '{FAILED}'; exit 1",
             "refused the graph: the builder made no engine; int4 on sm75",
@@ -97,6 +99,12 @@ def test_a_python_without_the_compiler_is_an_error_that_names_both_ways_out(pyth
         compiler_version()
     assert "trtkit[rtx]" in caught.value.hint
     assert PYTHON in caught.value.hint
+
+
+def test_a_program_that_is_no_python_is_an_error(monkeypatch):
+    monkeypatch.setenv(PYTHON, "/bin/echo")
+    with pytest.raises(EnvironmentLacks, match="/bin/echo gives no version"):
+        compiler_version()
 
 
 def test_a_python_that_is_not_there_is_named(monkeypatch):

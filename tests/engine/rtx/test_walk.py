@@ -92,6 +92,12 @@ def test_a_node_that_became_nothing_is_named(lost):
         walk(left, FACTS)
 
 
+def test_a_compiler_that_shows_no_layer_is_not_taken_for_one_that_lost_each():
+    with pytest.raises(StageError, match="shows no layer") as caught:
+        walk([], FACTS)
+    assert "format" not in caught.value.hint
+
+
 def test_many_problems_are_told_in_part():
     many = replace(FACTS, linears={f"layer.{number}": LinearForm.INT8 for number in range(50)})
     with pytest.raises(StageError, match="and 30 more"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ INSTALL = f"pip install 'trtkit[rtx]', or set {PYTHON} to a Python that has tens
 CHILD = Path(__file__).with_name("child.py")
 STEPS = "engine"
 """Name of the compiler's own steps, for whoever shows progress."""
+_VERSION = r"\d+(\.\w+)+"
 _SHOWN_LINES = 3
 _ERROR = "[ERROR] "
 
@@ -59,6 +62,9 @@ def compiler_version() -> str:
     if asked.returncode:
         why = (asked.stderr.strip().splitlines() or ["no reason was given"])[-1]
         message = f"the rtx back end needs TensorRT for RTX, which {interpreter()} cannot load: {why}"
+        raise EnvironmentLacks(message, hint=INSTALL)
+    if not re.fullmatch(_VERSION, asked.stdout.strip()):
+        message = f"{interpreter()} gives no version of TensorRT for RTX, so that it is no Python that has it"
         raise EnvironmentLacks(message, hint=INSTALL)
     return asked.stdout.strip()
 
@@ -101,19 +107,30 @@ def _converse(
     """Follow the child's lines, and let it go on once its network was looked at; return the last line."""
     last: Mapping[str, Any] = {}
     for line in child.stdout or ():
-        last = json.loads(line)
-        if last["event"] == "network":
+        last = _read(line)
+        if last.get("event") == "network":
             check([Layer.of(each) for each in last["layers"]])
             _answer(child)
-        elif last["event"] == "progress":
+        elif last.get("event") == "progress":
             report(STEPS, last["done"], last["total"])
     return last
 
 
+def _read(line: str) -> Mapping[str, Any]:
+    """Return what a line says: nothing where the process ended within it, as one that is killed does."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
 def _answer(child: subprocess.Popen[str]) -> None:
-    if child.stdin is not None:
-        child.stdin.write("build\n")
-        child.stdin.flush()
+    # One that has ended reads nothing; how it ended is said when its lines are read.
+    with suppress(BrokenPipeError):
+        if child.stdin is not None:
+            child.stdin.write("build\n")
+            child.stdin.flush()
 
 
 def _failure(code: int, last: Mapping[str, Any], log: Path) -> str:

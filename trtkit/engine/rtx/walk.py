@@ -50,6 +50,11 @@ class Network:
     def __init__(self, layers: Iterable[Layer]) -> None:
         self._makers = {each.name: layer for layer in layers for each in layer.outputs}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no layer puts out anything."""
+        return not self._makers
+
     def kind_of(self, name: str) -> str:
         """Return what the compiler has made of a node."""
         layer = self._makers.get(name)
@@ -74,6 +79,9 @@ def walk(layers: Iterable[Layer], facts: GraphFacts) -> dict[str, int]:
         StageError: Something fell back; each layer is named with what became of it.
     """
     network = Network(layers)
+    if network.is_empty:
+        hint = "see which Python compiles: TRTKIT_RTX_PYTHON, and `trtkit doctor`"
+        raise StageError("the compiler read a graph and shows no layer of it", hint=hint)
     native = {
         "ATTENTION_OUTPUT": facts.attentions,
         "ROTARY_EMBEDDING": facts.rotaries,
