@@ -78,7 +78,7 @@ def test_the_limit_decides_and_exit_6_says_no(trtkit, model, quantized):  # noqa
     code, out, err = trtkit("gate", model, quantized, *FEW, "--max-kl", "1e-9")
     assert code == 6
     assert "FAIL" in out
-    assert re.search(r"the gate says no: KL: \S+ is above 1e-09", err)
+    assert re.search(r"the gate says no: KL: \S+, at worst \S+ \(95 %\), is above 1e-09", err)
     code, out, _ = trtkit("gate", model, quantized, *FEW, "--max-kl", "1e-9", "--output", "json")
     document = json.loads(out)
     assert (code, document["verdict"], document["error"]["exit_code"]) == (6, "fail", 6)
@@ -276,6 +276,8 @@ def test_a_build_falls_back_until_the_gate_passes(trtkit, contract, tmp_path):  
         json.loads(each.read_text()) for each in (tmp_path / "home" / "gate").glob("*/trtkit-manifest.json")
     ]
     assert sorted(each["facts"]["verdict"] for each in manifests) == ["fail", "pass"]
+    code, out, _ = trtkit("build", path)
+    assert (code, out.count("(limit 1e-05), top-1 agreement ")) == (0, 3), out
     planned = stages(trtkit, "build", path, "--dry-run")[1]
     assert [each[:2] for each in planned] == [
         ("convert", "hit"), ("gate", "failed"),

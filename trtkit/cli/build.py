@@ -19,6 +19,7 @@ from trtkit.contract.formats import BackendName
 from trtkit.errors import InputError
 
 if TYPE_CHECKING:
+    from trtkit.engine.store import Product
     from trtkit.flow.build import BuildOutcome, Step
 
 
@@ -100,6 +101,8 @@ def _show_outcome(outcome: BuildOutcome, output: Output) -> dict[str, Any]:
         for product in outcome.products:
             state = "hit" if product.hit else f"{product.seconds:.1f} s"
             show(f"{product.stage:<13}{state:<10}{product.path}")
+            for line in _figures(product):
+                show(f"{'':<13}{line}")
         show(f"\n{_label(outcome)}")
     products = [asdict(product) for product in outcome.products]
     served = outcome.products[-1].stage == "repo"
@@ -108,6 +111,21 @@ def _show_outcome(outcome: BuildOutcome, output: Output) -> dict[str, Any]:
         "stages": products,
         "plan": asdict(outcome.plan),
     }
+
+
+def _figures(product: Product) -> Iterator[str]:
+    """Yield what a gate has measured, and what a search for alpha has chosen."""
+    measures = product.facts.get("measures", {})
+    if measures:
+        deciding = sorted(measures.items(), key=lambda each: each[1]["limit"] is None)
+        yield ", ".join(_figure(name, **each) for name, each in deciding)
+    if product.stage == "alpha":
+        yield "alpha " + ", ".join(f"{kind} {alpha:g}" for kind, alpha in product.facts["alpha"].items())
+
+
+def _figure(name: str, *, value: float | None, limit: float | None, **_: Any) -> str:
+    found = "no number" if value is None else f"{value:.4g}"
+    return f"{name} {found}" + ("" if limit is None else f" (limit {limit:.4g})")
 
 
 def _label(outcome: BuildOutcome) -> str:

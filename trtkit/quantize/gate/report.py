@@ -111,7 +111,8 @@ class Report:
             if not measure.passes:
                 relation = "above" if measure.upper else "below"
                 limit = "" if measure.limit is None else f" {measure.limit:.4g}"
-                yield f"{measure.name}: {measure.decisive:.4g} is {relation}{limit}"
+                worst = f"{measure.interval.value:.4g}, at worst {measure.decisive:.4g} (95 %),"
+                yield f"{measure.name}: {worst} is {relation}{limit}"
 
     @property
     def format(self) -> str:
