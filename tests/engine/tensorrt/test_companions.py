@@ -70,6 +70,7 @@ def test_a_checkpoint_with_heads_takes_the_place_of_the_source(tools, contract, 
     ("changes", "message"),
     [
         ({"architecture": "LlamaForCausalLM"}, "is a LlamaForCausalLM, not a MedusaForCausalLM"),
+        ({"architecture": None}, "is no TensorRT-LLM checkpoint"),
         ({"vocab_size": 512}, "vocab_size is 512, the model has 260"),
         ({"model_type": "qwen2"}, "makes the builder take a Qwen"),
         ({"max_draft_len": 31}, "is for 31 draft tokens, the contract says 63"),

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trtkit.engine.tensorrt.child import Ended
-from trtkit.engine.tensorrt.ending import Ending, classify
+from trtkit.engine.tensorrt.ending import Ending, classify, error_of
 
 
 def ended(code, *tail, program="trtllm-build", oom_kills=0):
@@ -42,3 +42,10 @@ def test_ends_are_told_apart(end, ending):
 def test_a_failure_without_a_known_reason_quotes_the_line_that_sounds_like_one():
     end = ended(1, "AssertionError: Engine building failed", "at rank 0", "bye")
     assert classify(end).line == "AssertionError: Engine building failed"
+
+
+@pytest.mark.parametrize(("argv", "proposed"), [((), False), (("--workers", "4"), True)])
+def test_fewer_workers_are_proposed_where_there_are_several(argv, proposed):
+    error = error_of(Ended(("trtllm-build", *argv), -9, 1.0, (), Path("log"), 1))
+    assert error is not None
+    assert ("set engine.build_flags.workers to 1" in (error.hint or "")) is proposed

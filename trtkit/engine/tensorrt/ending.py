@@ -38,8 +38,8 @@ class Ending(str, enum.Enum):
 _FIXES: dict[Ending, str] = {
     Ending.STOPPED: "set engine.trtllm to the line that is installed, or build with --in-container",
     Ending.BAD_ARGUMENT: "the installed release is not engine.trtllm: set that, or build with --in-container",
-    Ending.HOST_MEMORY: "set engine.build_flags.workers to 1, or build on a machine with more memory",
-    Ending.KILLED: "see who sent SIGKILL (`dmesg`, the job's memory limit); fewer workers need less memory",
+    Ending.HOST_MEMORY: "build on a machine with more memory",
+    Ending.KILLED: "see who sent SIGKILL (`dmesg`, the job's memory limit)",
     Ending.GPU_MEMORY: "stop what else runs on the GPU (`nvidia-smi`), or lower engine.limits.max_num_tokens and "
     "max_batch_size",
     Ending.WRONG_GPU: "build on the GPU that engine.gpu names, or choose a format that this one has: `trtkit plan`",
@@ -113,7 +113,10 @@ def error_of(ended: Ended) -> TrtkitError | None:
     message += f": {verdict.line[:_SHOWN_CHARS]}" if verdict.line else ""
     lacks = verdict.ending in {Ending.NO_GPU, Ending.NOT_STARTED, Ending.DISK_FULL, Ending.STOPPED}
     kind = EnvironmentLacks if lacks else StageError
-    return kind(message, path=ended.log_file, hint=_FIXES[verdict.ending])
+    hint = _FIXES[verdict.ending]
+    if verdict.ending in {Ending.HOST_MEMORY, Ending.KILLED} and "--workers" in ended.argv:
+        hint = f"set engine.build_flags.workers to 1: ranks one after another need less memory; or {hint}"
+    return kind(message, path=ended.log_file, hint=hint)
 
 
 def _killed(ended: Ended, worker: str) -> Verdict:

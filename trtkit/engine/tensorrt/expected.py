@@ -81,6 +81,8 @@ def expected(plan: Plan, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
         model[f"pretrained_config.quantization.{key}"] = quantization.get(key)
     for key, value in (("tp_size", plan.tensor_parallel), ("pp_size", plan.pipeline_parallel)):
         model[f"pretrained_config.mapping.{key}"] = value
+    if (gpus := (checkpoint.get("mapping") or {}).get("gpus_per_node")) is not None:
+        model["pretrained_config.mapping.gpus_per_node"] = gpus
     model["pretrained_config.logits_dtype"] = flags.get("logits_dtype") or checkpoint.get("logits_dtype")
     build = {**_shapes(plan, checkpoint, flags), **_options(flags), **_lora(flags)}
     return {

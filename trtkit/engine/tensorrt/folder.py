@@ -34,13 +34,13 @@ def check_engine(job: Job, folder: Path) -> dict[str, Any]:
     """
     config = _read(folder / CHECKPOINT_CONFIG)
     planned = _read(job.checkpoint / CHECKPOINT_CONFIG)
-    wrong = [*_rank_problems(job, folder), *_adapter_problems(job, folder)]
-    wrong += map(str, differences(job.plan, planned, config))
-    if wrong:
-        message = "the engine is not what was planned:" + "".join(f"\n  {each}" for each in wrong)
-        hint = (
-            "nothing of it was kept; read the builder's log, and set what it overrides to what it makes of it"
-        )
+    damaged = [*_rank_problems(job, folder), *_adapter_problems(job, folder)]
+    differ = list(map(str, differences(job.plan, planned, config)))
+    if damaged or differ:
+        message = "the engine is not what was planned:" + "".join(f"\n  {each}" for each in damaged + differ)
+        hint = "nothing of it was kept; read the builder's log"
+        hint += ", and see whether disk or memory ran full" if damaged else ""
+        hint += ", and set what it overrides to what it makes of it" if differ else ""
         raise StageError(message, hint=hint)
     ranks = range(target_of(job.plan).ranks.world)
     sizes = {rank_engine(rank): (folder / rank_engine(rank)).stat().st_size for rank in ranks}

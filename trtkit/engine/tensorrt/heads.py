@@ -69,6 +69,9 @@ def _problems(folder: Path, plan: Plan) -> Iterator[str]:
 
 def _config_problems(config: Mapping[str, Any], plan: Plan, mode: str) -> Iterator[str]:
     name, model = config.get("architecture"), plan.model
+    if name is None:
+        yield f"is no TensorRT-LLM checkpoint: {CHECKPOINT_CONFIG} names no architecture"
+        return
     if name not in _CLASSES[mode]:
         yield f"is a {name}, not a {_CLASSES[mode][0]}"
     for key, field in _FIELDS.items():

@@ -184,12 +184,14 @@ def engine_can_be_served_as_built(contract: Contract, _: ModelConfig, __: Plan) 
 @refuses
 def streamed_weights_have_their_flag(contract: Contract, _: ModelConfig, __: Plan) -> Iterator[Problem]:
     """An engine that was not built for it keeps all its weights on the GPU, whatever the runtime is told."""
-    streams = contract.engine.build_flags.get("weight_streaming") is True
-    if contract.engine.gpu_weights_fraction is not None and not streams:
-        message = "the engine is not built to stream weights"
-        yield Problem(
-            message, "engine.gpu_weights_fraction", "set engine.build_flags.weight_streaming to true"
-        )
+    backend, key = contract.engine.backend.value, "engine.gpu_weights_fraction"
+    if contract.engine.gpu_weights_fraction is None:
+        return
+    if backend != "tensorrt":
+        yield Problem(f"the {backend} back end streams no weights from the host", key, "leave the key out")
+    elif contract.engine.build_flags.get("weight_streaming") is not True:
+        message, hint = "the engine is not built to stream weights", f"set {_KEY}.weight_streaming to true"
+        yield Problem(message, key, hint)
 
 
 @warns

@@ -56,6 +56,9 @@ def speculation_is_complete(contract: Contract, _: ModelConfig, __: Plan) -> Ite
         if given != (key in _NEEDS[asked.mode]):
             message = f"{asked.mode.value} has no use for it" if given else f"{asked.mode.value} needs it"
             yield Problem(message, f"{_KEY}.{key}", "leave the key out" if given else hint)
+    if asked.mode is SpeculationMode.LOOKAHEAD and asked.lookahead and not asked.draft_tokens:
+        message = "n-grams of one token leave nothing to guess: a step would have no draft tokens"
+        yield Problem(message, f"{_KEY}.lookahead", _HINTS["lookahead"])
     if asked.choices is None:
         return
     if not asked.mode.has_heads:
