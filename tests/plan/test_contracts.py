@@ -39,6 +39,7 @@ def essence(plan: Plan) -> dict[str, Any]:
             "source": plan.pace.source,
             "step_ms": f"{plan.pace.step_ms:.3g}",
             "requests_per_s": f"{plan.pace.requests_per_s:.3g}",
+            "kept_requests_per_s": f"{plan.pace.kept_requests_per_s:.3g}",
             "kept": all(each.kept for each in plan.pace.classes),
         }
     return json.loads(json.dumps(document))

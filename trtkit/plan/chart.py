@@ -39,7 +39,7 @@ def draw(rows: Sequence[Candidate]) -> str:
         _rect((_LABEL + 90 * i, 6), (10, 10), colour) + _text(_LABEL + 90 * i + 14, 15, name)
         for i, (name, colour) in enumerate(_PARTS)
     ]
-    heads = [_text(_LABEL + _MEMORY + 20, 15, "requests/s and GPU (red: breaks a promise)")]
+    heads = [_text(_LABEL + _MEMORY + 20, 15, "requests/s and GPU, promises kept (red: one is broken)")]
     svg = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" style="font: 12px sans-serif">'
     return "\n".join([svg, *legend, *heads, *parts, "</svg>"])
 

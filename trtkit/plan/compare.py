@@ -58,8 +58,9 @@ class Candidate:
 
     @property
     def requests_per_s(self) -> float:
-        """Requests per second of all ranks together."""
-        return self.plan.pace.requests_per_s if self.plan and self.plan.pace else 0.0
+        """Requests per second of all ranks together: with every promise kept, else the most that are served."""
+        pace = self.plan.pace if self.plan else None
+        return 0.0 if pace is None else pace.kept_requests_per_s or pace.requests_per_s
 
     @property
     def per_gpu(self) -> float:
@@ -92,6 +93,7 @@ class Candidate:
             "promises_kept": self.kept,
             "requests_per_s": self.requests_per_s,
             "requests_per_s_and_gpu": self.per_gpu,
+            "most_requests_per_s": self.plan.pace.requests_per_s,
             "memory": asdict(self.plan.memory),
             "zones": asdict(self.plan.zones),
             "pace": asdict(self.plan.pace),

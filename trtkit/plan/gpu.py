@@ -8,7 +8,7 @@ from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.catalog.formats import BACKENDS
 from trtkit.catalog.gpus import GPUS, Gpu
 from trtkit.catalog.model import ModelConfig
-from trtkit.catalog.parallel import Parallelism
+from trtkit.catalog.parallel import GPUS_PER_NODE, Parallelism
 from trtkit.catalog.trtllm import NEWEST, PROFILES
 from trtkit.contract.models import Contract
 from trtkit.plan.builder_flags import builder_flags
@@ -84,6 +84,7 @@ def ranks_of(contract: Contract, model: ModelConfig) -> Parallelism:
         engine.pipeline_parallel,
         engine.moe_expert_parallel,
         parallel_embedding=shares,
+        gpus_per_node=engine.machine_gpus or GPUS_PER_NODE,
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from trtkit.contract.models import Contract
 from trtkit.contract.service import ServiceClass
 from trtkit.plan.types import Basis, ClassPace, EngineLimits, Pace, Workload, Zones
+from trtkit.plan.waiting import Waiting
 
 
 class Speed(Protocol):
@@ -51,6 +52,10 @@ class Served:
     def prefill_ms(self, tokens: int) -> float:
         """Return the time of one prompt, which the beams have in common."""
         return self.one.prefill_ms(tokens)
+
+    def ttft_ms(self, tokens: int, step_ms: float) -> float:
+        """Return the time from a prompt's turn to its first token; others decode between its pieces."""
+        return self.prefill_ms(tokens) + math.ceil(tokens / self.limits.max_num_tokens) * step_ms
 
     def step_ms(self, batch: int, work: Workload) -> float:
         """Return the time of one token for each request, half-way through its answer."""
@@ -99,12 +104,14 @@ def paced(
     heaviest = min(slots, key=lambda name: slots[name])
     zones = replace(zones, decode_slots=slots[heaviest])
     served = replace(served, zones=zones)
+    work, classes = works[contract.fallback_class], tuple(_class_paces(contract, served, works, workload))
     pace = replace(
-        _pace(served, works[contract.fallback_class]),
+        _pace(served, work),
         bound_by=heaviest if workload is None and slots[heaviest] < most else None,
-        classes=tuple(_class_paces(contract, served, works, workload)),
+        classes=classes,
     )
-    return zones, pace
+    kept = _kept_per_s(served, work, classes, contract.objective.attainment)
+    return zones, replace(pace, kept_requests_per_s=None if kept is None else min(kept, pace.requests_per_s))
 
 
 def decode_slots(served: Served, work: Workload, most: int, tpot_ms: float) -> int:
@@ -135,24 +142,37 @@ def _pace(served: Served, work: Workload) -> Pace:
     )
 
 
+def _kept_per_s(
+    served: Served, work: Workload, classes: Sequence[ClassPace], attainment: float
+) -> float | None:
+    """Return the rate of requests at which all classes' promises hold; None where there are none."""
+    if not any(each.promises for each in classes):
+        return None
+    if not all(each.kept for each in classes):
+        return 0.0
+    batch = served.batch(work)
+    ttft, tpot = (
+        served.ttft_ms(work.prompt_tokens, served.step_ms(batch, work)),
+        served.busy_tpot_ms(batch, work),
+    )
+    queue = Waiting(ttft / served.stages, batch, ttft + (work.output_tokens - 1) * tpot)
+    return 1000 * queue.most_per_ms(min(each.patience_ms for each in classes), 1 - attainment)
+
+
 def _class_paces(
     contract: Contract, served: Served, works: Mapping[str, Workload], asked: Workload | None
 ) -> Iterator[ClassPace]:
     """Yield what each class can expect; all of them share the steps and wait for the prompts of the heaviest."""
     step = max(served.step_ms(served.batch(work), work) for work in works.values())
     tpot = max(served.busy_tpot_ms(served.batch(work), work) for work in works.values())
-
-    def ttft(tokens: int) -> float:
-        return served.prefill_ms(tokens) + math.ceil(tokens / served.limits.max_num_tokens) * step
-
     for name, spec in contract.classes.items():
         longest = asked.prompt_tokens if asked else _longest(spec, served.limits)
         yield ClassPace(
             name=name,
             prompt_tokens=longest,
-            ttft_ms=ttft(longest),
+            ttft_ms=served.ttft_ms(longest, step),
             tpot_ms=tpot,
-            total_ms=ttft(works[name].prompt_tokens) + (works[name].output_tokens - 1) * tpot,
+            total_ms=served.ttft_ms(works[name].prompt_tokens, step) + (works[name].output_tokens - 1) * tpot,
             promised_ttft_ms=spec.ttft_ms,
             promised_tpot_ms=spec.tpot_ms,
             promised_deadline_ms=spec.deadline_ms,

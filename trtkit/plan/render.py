@@ -32,7 +32,7 @@ def render_candidates(candidates: Sequence[Candidate], limit: int = 20) -> str:
     most = max(each.per_gpu for each in rows) or 1.0
     head = (
         f"{'GPU':<14}{'weights':<13}{'KV':<6}{'tp x pp':>7}{'GB':>7}{'KV tokens':>11}{'slots':>6}"
-        f"{'TTFT ms':>9}{'TPOT ms':>9}{'req/s':>8}{'per GPU':>9}  {'known from':<11}promises"
+        f"{'TTFT ms':>9}{'TPOT ms':>9}{'most/s':>8}{'kept/s':>8}{'per GPU':>9}  {'known from':<11}promises"
     )
     return "\n".join([head, *(_candidate(each, most) for each in rows), "", *_notes(rows)])
 
@@ -44,13 +44,14 @@ def _candidate(each: Candidate, most: float) -> str:
     memory = plan.memory
     used = (memory.weights_bytes + memory.activation_bytes + memory.overhead_bytes) / 1e9
     ttft, tpot = max(each.ttft_ms for each in pace.classes), max(each.tpot_ms for each in pace.classes)
+    kept = "-" if pace.kept_requests_per_s is None else f"{pace.kept_requests_per_s:.1f}"
     bar = "#" * round(12 * each.per_gpu / most)
     promised = any(row.promises for row in pace.classes)
     word = ("kept" if each.kept else "broken") if promised else "none"
     word += "" if each.proven else ", not proven"
     return (
         f"{each.gpu.name:<14}{each.weights:<13}{each.kv_cache:<6}{_ranks(each):>7}{used:>7.1f}{memory.kv_tokens:>11,}"
-        f"{plan.zones.decode_slots:>6}{ttft:>9.0f}{tpot:>9.1f}{each.requests_per_s:>8.1f}{each.per_gpu:>9.2f}"
+        f"{plan.zones.decode_slots:>6}{ttft:>9.0f}{tpot:>9.1f}{pace.requests_per_s:>8.1f}{kept:>8}{each.per_gpu:>9.2f}"
         f"  {each.basis.value:<11}{word:<8}{bar}"
     )
 
@@ -67,10 +68,12 @@ def _notes(rows: Sequence[Candidate]) -> list[str]:
         return []
     work, prompts = paces[0].workload, {each.prompt_tokens for pace in paces for each in pace.classes}
     kinds = "; ".join(sorted({pace.source.partition(" x ")[0] for pace in paces}))
-    longest = "" if prompts == {work.prompt_tokens} else ", TTFT: of the longest prompt of its class"
+    longest = "" if prompts == {work.prompt_tokens} else ", of the longest prompt of its class"
     notes = [
-        f"prompts of {work.prompt_tokens} tokens, answers of {work.output_tokens}{longest}",
-        "GB: on each GPU beside the pool; guess: a share of the data sheet taken from another format or GPU",
+        f"prompts of {work.prompt_tokens} tokens, answers of {work.output_tokens}; TTFT: without waiting{longest}",
+        "most/s: with no slot ever free; kept/s: what may come at random so that promises are kept, waiting included",
+        "per GPU: of kept/s, else of most/s; GB: on each GPU beside the pool",
+        "guess: a share of the data sheet taken from another format or GPU",
         f"estimates for the {plans[0].backend} back end, not measurements: {kinds}",
     ]
     without = sorted({each.gpu.name for each in rows if each.kv_cache != each.kv_asked})
@@ -195,13 +198,22 @@ def _pace(pace: Pace) -> _Rows:
         ("request", f"{work.prompt_tokens} prompt tokens, {work.output_tokens} of answer"),
         ("prefill", f"{pace.prefill_tokens_per_s:,.0f} tokens/s"),
         ("step", f"{pace.step_ms:.1f} ms with {pace.batch} requests"),
-        ("throughput", f"{pace.requests_per_s:.1f} requests/s"),
+        ("throughput", f"{pace.requests_per_s:.3g} requests/s at most, with no slot ever free"),
+        *_kept(pace),
     ]
     return [*rows, *((f"class {each.name}", _promises(each)) for each in pace.classes)]
 
 
+def _kept(pace: Pace) -> _Rows:
+    rate = pace.kept_requests_per_s
+    if rate is None:
+        return []
+    how = f"{rate:.3g} requests/s that come at random (Poisson), waiting included: an estimate by queueing formulas"
+    return [("promises hold at", how if rate else "no rate: one is broken without any waiting")]
+
+
 def _promises(each: ClassPace) -> str:
-    ttft = _of(f"TTFT of {each.prompt_tokens} tokens", each.ttft_ms, each.promised_ttft_ms)
+    ttft = _of(f"TTFT of {each.prompt_tokens} tokens without waiting", each.ttft_ms, each.promised_ttft_ms)
     total = _of("last token", each.total_ms, each.promised_deadline_ms)
     return f"{ttft}, {_of('TPOT', each.tpot_ms, each.promised_tpot_ms)}, {total}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -174,7 +175,8 @@ class ClassPace:
     prompt_tokens: int
     """What :attr:`ttft_ms` is of: the class's longest prompt, unless another was asked for."""
     ttft_ms: float
-    """Once admitted, with decoding requests beside it and no prompt before it."""
+    """Once admitted, with decoding requests beside it and no prompt before it: what waiting adds is a matter of the
+    rate (:attr:`Pace.kept_requests_per_s`)."""
     tpot_ms: float
     total_ms: float
     """To the last token of the usual answer to the longest prompt that leaves room for it."""
@@ -194,8 +196,13 @@ class ClassPace:
 
     @property
     def kept(self) -> bool:
-        """Whether all promises hold."""
+        """Whether all promises hold for a request that need not wait."""
         return all(takes <= may for _, takes, may in self.promises)
+
+    @property
+    def patience_ms(self) -> float:
+        """How long a request may wait before its turn; without end where no time from its arrival is promised."""
+        return min((may - takes for key, takes, may in self.promises if key != "tpot_ms"), default=math.inf)
 
 
 @dataclass(frozen=True)
@@ -211,10 +218,14 @@ class Pace:
     batch: int
     """Requests that decode at once: decode slots, or fewer where the KV pool ends before."""
     requests_per_s: float
+    """The most: all slots are always taken, and whoever comes waits."""
     basis: Basis
     classes: tuple[ClassPace, ...] = ()
     bound_by: str | None = None
     """The class whose prompts leave so few decode slots; None where none does."""
+    kept_requests_per_s: float | None = None
+    """The most that may come, at random, so that the objective's share of them keeps every promise, waiting included;
+    0 where a promise is broken without any; None where nothing is promised."""
 
 
 @dataclass(frozen=True)

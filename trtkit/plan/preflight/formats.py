@@ -28,11 +28,20 @@ def formats_run_on_gpu(contract: Contract, model: ModelConfig, plan: Plan) -> It
     """A format without kernels on the GPU fails in the builder, hours in, or gives garbage."""
     for key, verdict, place in _verdicts(contract, model, plan):
         if verdict.support is Support.REFUSED:
-            nearest = _nearest_weights(contract, model, plan) if key == _WEIGHTS else verdict.nearest
+            nearest = (
+                _nearest_weights(contract, model, plan) if key == _WEIGHTS else _nearest_kv(contract, verdict)
+            )
             name = _value(contract, key)
             message = f"{contract.engine.backend.value} runs no {name} on {place}: {verdict.reason}"
             none = "none on these GPUs: take others, or another back end"
             yield Problem(message, key, f"nearest that works: {nearest or none}")
+
+
+def _nearest_kv(contract: Contract, verdict: Verdict) -> str | None:
+    """Return the nearest format of the cache; a Hugging Face folder has an FP8 one beside quantized weights only."""
+    exported = contract.engine.backend.value in EXPORTED
+    plain = WeightFormat.NONE in contract.quantization.chain
+    return "auto" if exported and plain and verdict.nearest == "fp8" else verdict.nearest
 
 
 def _nearest_weights(contract: Contract, model: ModelConfig, plan: Plan) -> str | None:

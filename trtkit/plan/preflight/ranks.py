@@ -18,7 +18,8 @@ from trtkit.plan.tensors import rules_of, target_shape
 from trtkit.plan.types import Plan, Target
 
 _TILE = 64
-_GPUS_PER_NODE = 8
+_USUAL_GPUS = {"gb200": 4, "gh200": 1}
+"""GPUs of a machine where they are usually not 8."""
 _WEIGHT_ONLY = ("int8-wo", "int4-awq", "int4-gptq", "w4a8-awq")
 
 
@@ -119,11 +120,17 @@ def fp8_layers_are_aligned(contract: Contract, model: ModelConfig, plan: Plan) -
 
 
 @warns
-def ranks_fit_a_node(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Problem]:
+def ranks_fit_a_node(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """Ranks on several machines need a launcher and a network that all-reduces can wait for."""
-    world = plan.tensor_parallel * plan.pipeline_parallel
-    if world > _GPUS_PER_NODE:
-        message = f"{world} ranks are more than the {_GPUS_PER_NODE} GPUs of a machine"
+    if plan.target is None:
+        return
+    world, gpus = plan.target.ranks.world, plan.target.ranks.gpus_per_node
+    usual = _USUAL_GPUS.get(plan.target.gpu.name, gpus)
+    if contract.engine.machine_gpus is None and usual < world <= gpus:
+        message = f"{world} ranks are taken to be on one machine, which usually has {usual} GPUs of this kind"
+        yield Problem(message, "engine.tensor_parallel", f"say how many: engine.gpus_per_node, such as {usual}")
+    if world > gpus:
+        message = f"{world} ranks are more than the {gpus} GPUs of a machine"
         hint = "share layers inside a machine (tensor_parallel), the stack among machines (pipeline_parallel)"
         yield Problem(message, "engine.tensor_parallel", hint)
 
