@@ -100,7 +100,11 @@ def _draft_problems(contract: Contract, draft: Plan, plan: Plan) -> Iterator[tup
             "leave the key out",
         )
     if contract.engine.speculation is not None:
-        yield "the draft of a draft is never asked for", "engine.speculation", "leave the key out"
+        yield (
+            "the draft of a draft is never asked for",
+            "engine.speculation",
+            "leave the key out, or name another draft",
+        )
     for name in ("max_batch_size", "max_seq_len"):
         have, need = getattr(draft.limits, name), getattr(plan.limits, name)
         if have < need:
