@@ -119,3 +119,24 @@ def test_smoothing_that_leaves_no_norm_is_refused_as_such(model, tmp_path, write
     told = rf"makes weights of model.layers.1.input_layernorm.weight {said}"
     with pytest.raises(SmoothingError, match=told):
         write(model, "int8-sq", ranges=edited, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "way_out"),
+    [
+        ("x", {"weights": "fp8"}, r"leave the layer plain \(exclude\), or use formats that need no ranges"),
+        ("y", {"weights": "none", "kv_cache": "int8"}, "use kv_cache: auto"),
+        ("y", {"weights": "none", "kv_cache": "fp8"}, "use kv_cache: auto"),
+    ],
+)
+def test_the_way_out_for_a_dead_layer_is_one_for_what_needs_it(
+    model, tmp_path, write, kind, options, way_out
+):
+    def kill(ranges):
+        ranges[f"{K}|{kind}"][:] = 0
+
+    dead = record(model, tmp_path / "r.safetensors", kill)
+    with pytest.raises(
+        ContractError, match=rf"is all zeros: nothing went through the layer\n    fix: {way_out}"
+    ):
+        write(model, ranges=dead, **options)

@@ -37,6 +37,9 @@ _FLOAT16_MAX = float(np.finfo(np.float16).max)
 _SAMPLE = 1 << 17
 """Elements of each weight that are compared: 32 rows of 4096."""
 _AGAIN = "record the ranges of this model again"
+_WITHOUT_INPUTS = "leave the layer plain (exclude), or use formats that need no ranges: int8-wo, fp8-rowwise"
+_WITHOUT_OUTPUTS = "use kv_cache: auto, and no smoothquant: per-channel or per-tensor"
+"""Ways out for layers that are dead; the largest outputs are what the scales of caches and static SmoothQuant need."""
 _CLOSE = 2.0**-6
 """How far recorded row maxima may be from the source's: rounding to bfloat16 and to float16 stays far below."""
 
@@ -249,8 +252,8 @@ def _value_problems(values: Floats, name: str, kind: str, dtype: str) -> Iterato
     elif kind == _WEIGHT:
         return
     elif values.max() <= _NOTHING:
-        hint = "record with more samples; where that changes nothing, weights before it are zeros, and formats that "
-        hint += "need no ranges remain: int8-wo, fp8-rowwise"
+        way_out = _WITHOUT_INPUTS if kind == _INPUT else _WITHOUT_OUTPUTS
+        hint = f"{way_out}; where no weights in it or before it are zeros, record with more samples"
         yield Problem("is all zeros: nothing went through the layer", name, hint)
     elif kind != _HISTOGRAM[-1] and dtype == "float16" and values.max() > _FLOAT16_MAX:
         message = f"reaches {values.max():g}, and activations in float16 end at {_FLOAT16_MAX:g}"
