@@ -68,7 +68,7 @@ def _problems(
         yield error.message, _PEFT
         return
     yield from _rank_problems(config, tensors, int(str(flags_of(plan).get("max_lora_rank", 64))))
-    yield from _kind_problems(config, plan)
+    yield from _kind_problems(config, tensors, plan)
     yield from _module_problems(_modules_of(tensors), plan, first)
     yield from _tensor_problems(tensors, model)
 
@@ -86,11 +86,16 @@ def _rank_problems(
         yield f"has rank {largest}, engine.lora.max_rank is {most}", f"set engine.lora.max_rank to {largest}"
 
 
-def _kind_problems(config: Mapping[str, Any], plan: Plan) -> Iterator[tuple[str, str]]:
+def _kind_problems(
+    config: Mapping[str, Any], tensors: Mapping[str, TensorInfo], plan: Plan
+) -> Iterator[tuple[str, str]]:
     """Yield what the runtime would leave out: it reads ``r``, ``lora_alpha`` and ``use_rslora``, and two matrices."""
     if config.get("peft_type") not in (None, "LORA"):
         yield f"is of kind {config['peft_type']}, not LoRA", "use another adapter"
-    if config.get("use_dora") and flags_of(plan).get("dora_plugin") != "enable":
+    if not _modules_of(tensors):
+        yield f"has no matrix of an adapter in {WEIGHTS}", _PEFT
+    is_dora = config.get("use_dora") or any(_MAGNITUDE in name for name in tensors)
+    if is_dora and flags_of(plan).get("dora_plugin") != "enable":
         yield "is a DoRA adapter", "set engine.build_flags.dora_plugin to enable"
     if type(config.get("lora_alpha")) not in (int, float):
         yield "says no scale", f"lora_alpha is missing in {CONFIG}"
