@@ -11,6 +11,7 @@ from trtkit.errors import Problem
 from trtkit.plan.check import Check, refuses, warns
 from trtkit.plan.preflight.memory import MEMORY_CHECKS
 from trtkit.plan.preflight.pace import PACE_CHECKS
+from trtkit.plan.preflight.slots import SLOT_CHECKS
 from trtkit.plan.quantization import (
     group_size_has_kernel,
     heads_are_quantized_on_purpose,
@@ -241,6 +242,7 @@ CHECKS: tuple[Check, ...] = (
     sequence_was_stretched,
     prompt_leaves_room,
     step_holds_batch,
+    *SLOT_CHECKS,
     *MEMORY_CHECKS,
     settings_have_a_user,
     group_size_has_kernel,

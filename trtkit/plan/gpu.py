@@ -14,7 +14,7 @@ from trtkit.contract.models import Contract
 from trtkit.plan.builder_flags import builder_flags
 from trtkit.plan.effective import Ask, Effect, build_effect
 from trtkit.plan.gpu_memory import gpu_memory
-from trtkit.plan.memory import fewer_slots
+from trtkit.plan.memory import fewer_slots, slot_unit
 from trtkit.plan.pace import Speed, paced
 from trtkit.plan.preflight.target import TRTLLM_BACKENDS
 from trtkit.plan.quantization import quant_plan_of
@@ -98,7 +98,8 @@ def line_of(contract: Contract) -> str | None:
 def default_limits(contract: Contract, model: ModelConfig) -> EngineLimits:
     """Return the shapes that are asked for: what the contract gives, and what follows from it."""
     given = contract.engine.limits
-    max_seq_len = given.max_seq_len or min(model.max_position_embeddings, DEFAULT_SEQ_LEN)
+    unit, longest = slot_unit(contract, model), min(model.max_position_embeddings, DEFAULT_SEQ_LEN)
+    max_seq_len = given.max_seq_len or longest // unit * unit or longest
     batch = given.max_batch_size or DEFAULT_BATCH_SIZE
     return EngineLimits(
         max_batch_size=batch,

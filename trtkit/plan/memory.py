@@ -11,6 +11,9 @@ from trtkit.catalog.architectures.architecture import Split, TensorRule, When
 from trtkit.catalog.formats import DEFAULT_GROUP, WEIGHTS, WeightFacts
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
+from trtkit.contract.formats import BackendName
+from trtkit.contract.models import Contract
+from trtkit.plan.kv import slot_unit_tokens
 from trtkit.plan.layers import HEAD, LayerFormats
 from trtkit.plan.ranks import layers_of_stage, share_of
 from trtkit.plan.tensors import rules_of, target_shape
@@ -148,6 +151,17 @@ def _mlp_width(model: ModelConfig) -> int:
 def slot_tokens(limits: EngineLimits) -> int:
     """Return the tokens of one slot's cache, counted in whole blocks as reservations are."""
     return math.ceil(limits.max_seq_len / limits.tokens_per_block) * limits.tokens_per_block
+
+
+def slot_unit(contract: Contract, model: ModelConfig) -> int:
+    """Return the tokens that a slot's length has to be a multiple of; 1 where the back end takes any."""
+    if contract.engine.backend is not BackendName.RTX:
+        return 1
+    return slot_unit_tokens(
+        num_kv_heads=model.num_kv_heads,
+        head_size=model.head_size,
+        element_bytes=DTYPE_BYTES[contract.dtype.value],
+    )
 
 
 def fewer_slots(limits: EngineLimits, memory: MemoryPlan) -> EngineLimits:

@@ -14,6 +14,7 @@ from trtkit.contract.models import Contract
 from trtkit.errors import ContractError, InputError, Problem
 from trtkit.plan.checks import reachable_positions
 from trtkit.plan.machine import Machine
+from trtkit.plan.memory import slot_unit
 from trtkit.plan.resolve import make_plan, outline
 from trtkit.plan.types import Plan
 
@@ -95,7 +96,8 @@ def _batch(contract: Contract, model: ModelConfig, machine: Machine) -> _Answer:
 
 
 def _length(contract: Contract, model: ModelConfig, machine: Machine) -> _Answer:
-    shortest, whose = _shortest(contract)
+    (shortest, whose), unit = _shortest(contract), slot_unit(contract, model)
+    shortest = -(-shortest // unit) * unit
     # Left out, the number of requests would shrink with the length where each has a cache of its own.
     batch = outline(changed(contract, max_seq_len=shortest), model, machine).limits.max_batch_size
 
@@ -103,8 +105,10 @@ def _length(contract: Contract, model: ModelConfig, machine: Machine) -> _Answer
         return changed(contract, max_seq_len=length, max_batch_size=batch)
 
     make_plan(asked(shortest), model, machine)
-    most = reachable_positions(model)
-    length = _largest(lambda each: holds_batch(asked(each), model, machine), shortest - 1, most)
+    units = reachable_positions(model) // unit
+    length = unit * _largest(
+        lambda each: holds_batch(asked(unit * each), model, machine), shortest // unit - 1, units
+    )
     if length < shortest:
         fewer = _largest(
             lambda each: holds_batch(

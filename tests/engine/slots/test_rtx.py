@@ -17,7 +17,7 @@ from trtkit.engine.slots.cuda import Device
 from trtkit.engine.slots.executor import Batch
 from trtkit.engine.slots.folder import SlotFolder
 from trtkit.engine.slots.rtx import RtxExecutor
-from trtkit.errors import EnvironmentLacks, InputError, StageError
+from trtkit.errors import EnvironmentLacks, InputError
 from trtkit.flow.up import check_served_here
 
 pytest.importorskip("tensorrt_rtx")
@@ -74,8 +74,9 @@ def test_a_folder_without_an_engine_is_refused(folder):
 def test_slots_that_would_not_be_aligned_are_refused(slots_dir, folder):
     opened = SlotFolder.open(folder())
     odd = replace(opened, spec=replace(opened.spec, capacity_tokens=301))
-    with pytest.raises(StageError, match="38528 bytes of a cache, which is no multiple of 256"):
+    with pytest.raises(InputError, match="38528 bytes of a cache, which is no multiple of 256") as caught:
         RtxExecutor(odd)
+    assert "a multiple of 2," in caught.value.hint
 
 
 @pytest.mark.skipif(SM is None, reason="there is no CUDA device")

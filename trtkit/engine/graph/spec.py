@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from trtkit.errors import InputError
+from trtkit.plan.kv import MOST_SLOT_TOKENS
 
 Dtype = Literal["float16", "bfloat16", "float32"]
 
@@ -96,10 +97,6 @@ class CacheSize(NamedTuple):
     head_size: int
 
 
-_MOST_TOKENS = 1 << 24
-"""Positions that float32 tells apart."""
-
-
 @dataclass(frozen=True)
 class GraphSpec:
     """What is asked of a graph beside the checkpoint."""
@@ -125,10 +122,8 @@ class GraphSpec:
         sizes = ("slots", "capacity_tokens", "chunk_tokens", "tokens_per_block")
         if wrong := [f"{name} is {getattr(self, name)}" for name in sizes if getattr(self, name) < 1]:
             raise InputError(f"{', '.join(wrong)}: a graph needs at least 1")
-        if self.capacity_tokens > _MOST_TOKENS:
-            message = (
-                f"capacity_tokens is {self.capacity_tokens}, and angles are tables of at most {_MOST_TOKENS}"
-            )
+        if self.capacity_tokens > MOST_SLOT_TOKENS:
+            message = f"capacity_tokens is {self.capacity_tokens}, and angles are tables of at most {MOST_SLOT_TOKENS}"
             raise InputError(message, hint="lower max_seq_len")
         if self.chunk_tokens > self.capacity_tokens:
             message = (

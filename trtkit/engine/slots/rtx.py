@@ -15,6 +15,7 @@ from trtkit.engine.graph.spec import (
     LOGITS,
     POSITION_IDS,
     WRITE_INDICES,
+    CacheSize,
     GraphSpec,
     Phase,
 )
@@ -23,10 +24,8 @@ from trtkit.engine.slots.executor import Batch
 from trtkit.engine.slots.folder import SlotFolder
 from trtkit.engine.store import default_root
 from trtkit.errors import EnvironmentLacks, InputError, StageError
-
-_ALIGNMENT_BYTES = 256
-"""Of every address that a context is given."""
-_DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
+from trtkit.plan.kv import ALIGNMENT_BYTES, slot_unit_tokens
+from trtkit.plan.memory import DTYPE_BYTES
 
 
 class RtxExecutor:
@@ -39,7 +38,7 @@ class RtxExecutor:
     def __init__(self, folder: SlotFolder, *, cuda_graphs: bool = False) -> None:
         trt, file = _tensorrt_rtx(), _engine_file(folder)
         spec = folder.spec
-        self._slot_bytes = _slot_bytes(folder)
+        self._slot_bytes = slot_bytes(spec, folder.cache)
         self._vocab_size = folder.limits.vocab_size
         self._device = Device()
         allocate = self._device.allocate
@@ -146,12 +145,14 @@ def _engine_file(folder: SlotFolder) -> Path:
     return folder.path / folder.engine
 
 
-def _slot_bytes(folder: SlotFolder) -> int:
-    """Return the bytes of one slot in one cache; raise :class:`StageError` where an offset would not be aligned."""
-    size = int(np.prod(folder.spec.cache_shape(folder.cache, 1))) * _DTYPE_BYTES[folder.spec.dtype]
-    if size % _ALIGNMENT_BYTES:
-        message = f"a slot takes {size} bytes of a cache, which is no multiple of {_ALIGNMENT_BYTES}"
-        raise StageError(message, path=folder.path, hint="make max_seq_len a multiple of 64")
+def slot_bytes(spec: GraphSpec, cache: CacheSize) -> int:
+    """Return the bytes of one slot in one cache; raise :class:`InputError` where an offset would not be aligned."""
+    element, (_, heads, tokens, head_size) = DTYPE_BYTES[spec.dtype], spec.cache_shape(cache, 1)
+    size = heads * tokens * head_size * element
+    if size % ALIGNMENT_BYTES:
+        unit = slot_unit_tokens(num_kv_heads=heads, head_size=head_size, element_bytes=element)
+        message = f"a slot takes {size} bytes of a cache, which is no multiple of {ALIGNMENT_BYTES}"
+        raise InputError(message, hint=f"make max_seq_len a multiple of {unit}, and build again")
     return size
 
 

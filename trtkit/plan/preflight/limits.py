@@ -61,7 +61,7 @@ def step_holds_beams(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Probl
 def step_is_whole_blocks(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """Pieces of a prompt are whole blocks, so the rest of a step is never used."""
     block, tokens = plan.limits.tokens_per_block, plan.limits.max_num_tokens
-    if tokens % block:
+    if tokens % block and tokens > block and not BACKENDS[plan.backend].cache_per_slot:
         message = f"max_num_tokens {tokens} is no multiple of tokens_per_block {block}"
         yield Problem(message, "engine.limits.max_num_tokens", f"{tokens // block * block} is as good")
 
