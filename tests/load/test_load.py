@@ -115,7 +115,7 @@ async def test_the_clients_deadline_ends_a_call(target, fake):
 
     fake.script = script
     sample = await target.ask(Shot(0.0, "a", "ask", 9, deadline_s=0.2))
-    assert sample.kind is Outcome.TIMED_OUT
+    assert (sample.outcome, sample.kind) == ("deadline", Outcome.TIMED_OUT)
 
 
 async def test_a_model_that_can_is_told_not_to_stop_early(fake):

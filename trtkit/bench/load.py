@@ -23,7 +23,7 @@ from trtkit.bench.measured import Measured, outcome_of
 from trtkit.bench.schedule import Shot
 from trtkit.conventions import BLS_MODEL, CLASS_HEADER, QUEUE_TRAILER, REASON_TRAILER, TENANT_HEADER
 from trtkit.errors import StartError
-from trtkit.proxy.admission import Outcome
+from trtkit.proxy.admission import Outcome, Reason
 from trtkit.proxy.wire.response import Chunk
 
 _SERVICE = "/inference.GRPCInferenceService/"
@@ -129,7 +129,7 @@ class _Watch:
             await self._read_status(call)
         except grpc.aio.AioRpcError as error:
             self._note_trailers(error.trailing_metadata())
-            self._end(self._reason_of(error.details() or ""), error.code().name)
+            self._end(self._reason_of(error.details() or "", error.code()), error.code().name)
         except asyncio.CancelledError:
             if not self._left:
                 call.cancel()
@@ -169,8 +169,10 @@ class _Watch:
             self._left = True
             call.cancel()
 
-    def _reason_of(self, text: str) -> str:
-        """Return the proxy's reason if one leads the text, else the text."""
+    def _reason_of(self, text: str, code: grpc.StatusCode | None = None) -> str:
+        """Return the proxy's reason if one leads the text, else the text; gRPC words the own deadline in many ways."""
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED and not self._proxied:
+            return Reason.DEADLINE.value
         word = text.partition(":")[0]
         return word if self._proxied and word.isidentifier() else text
 
