@@ -172,7 +172,7 @@ class _Watch:
     def _reason_of(self, text: str, code: grpc.StatusCode | None = None) -> str:
         """Return the proxy's reason if one leads the text, else the text; gRPC words the own deadline in many ways."""
         if code is grpc.StatusCode.DEADLINE_EXCEEDED and not self._proxied:
-            return Reason.DEADLINE.value
+            return str(Reason.DEADLINE.value)
         word = text.partition(":")[0]
         return word if self._proxied and word.isidentifier() else text
 
