@@ -14,8 +14,8 @@ from trtkit.catalog.parallel import Parallelism
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.recipe import Plain
-from trtkit.checkpoint.trtllm import TrtllmCheckpoint, loader_warnings, verify
-from trtkit.errors import InputError
+from trtkit.checkpoint.trtllm import TrtllmCheckpoint, loader_warnings, verify, verify_any
+from trtkit.errors import InputError, Severity
 
 KEYS = [
     *(
@@ -107,6 +107,26 @@ def test_foreign_tensors_are_problems_but_known_tables_are_not(checkpoint, edit_
         lambda tensors: tensors.update(extra=np.ones(1, np.float32), rotary_inv_freq=np.ones(8, np.float32))
     )
     assert [problem.key for problem in verify(checkpoint)] == ["extra"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "lost"), [("W4A16", "mlp.fc.weight"), ("NVFP4", "post_layernorm.weight")]
+)
+def test_formats_that_are_not_written_are_verified_as_far_as_they_are_known(
+    checkpoint, edit_tensors, algorithm, lost
+):
+    edit_config(checkpoint, quantization={"quant_algo": algorithm})
+    warned = [] if algorithm == "W4A16" else ["nothing is known of the tensors of NVFP4 layers"]
+    assert [problem.message.partition(":")[0] for problem in verify_any(checkpoint)] == warned
+    assert [f"neither writes nor reads {algorithm}" in str(each) for each in verify(checkpoint)] == [True]
+    edit_tensors(lambda tensors: tensors.pop(f"transformer.layers.1.{lost}"))
+    errors = [each.key for each in verify_any(checkpoint) if each.severity is Severity.ERROR]
+    assert errors == [f"transformer.layers.1.{lost}"]
+
+
+def test_an_algorithm_that_no_engine_has_is_no_foreign_one(checkpoint):
+    edit_config(checkpoint, quantization={"quant_algo": "W8A8_SQ_NONSENSE"})
+    assert "cannot be 'W8A8_SQ_NONSENSE', which no engine has" in str(verify_any(checkpoint)[0])
 
 
 @pytest.mark.parametrize(

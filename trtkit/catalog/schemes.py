@@ -183,6 +183,15 @@ KV_CACHE_SCALE = LayerPart("attention.kv_cache_scaling_factor", ("float32",))
 MIXED = "MIXED_PRECISION"
 """``quant_algo`` of checkpoints whose layers have a format each: ``quant_cfg.json`` beside ``config.json`` tells it."""
 
+FOREIGN: dict[str, str | None] = {
+    "W4A16": "W8A16",
+    **dict.fromkeys(
+        ("W8A16_GPTQ", "W4A8_QSERVE_PER_GROUP", "W4A8_QSERVE_PER_CHANNEL", "FP8_BLOCK_SCALES", "NVFP4")
+    ),
+}
+"""Algorithms of engines that trtkit does not write, and the one that stores the same tensors: the weights of W4A16 are
+plain as those of W8A16 are, and quantized when the engine is built. None where trtkit has no rules for the tensors."""
+
 DEFAULT_EXCLUDED = (
     "*lm_head",
     "*router",

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
-from trtkit.catalog.schemes import BAKED, KV_CACHE_SCALE, MODEL_DTYPE, SCHEMES
+from trtkit.catalog.schemes import BAKED, FOREIGN, KV_CACHE_SCALE, MODEL_DTYPE, SCHEMES
 from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.expected import expected_tensors
 from trtkit.checkpoint.hf import read_json
@@ -29,6 +29,7 @@ from trtkit.errors import ContractError, InputError, Problem, Severity
 from trtkit.plan.layers import HEAD, linear_modules, tables_of
 from trtkit.plan.parallel import parallel_problems
 
+_T = TypeVar("_T")
 _BUFFERS = ("embed_positions*", "rotary_inv_freq*")
 """Tables that some versions of TensorRT-LLM's converter add and its loader computes again."""
 
@@ -46,13 +47,13 @@ class TrtllmCheckpoint:
     """Quantization of single layers, where they have formats of their own."""
 
     @classmethod
-    def open(cls, folder: Path) -> TrtllmCheckpoint:
-        """Read configuration and headers.
+    def open(cls, folder: Path, config: Mapping[str, Any] | None = None) -> TrtllmCheckpoint:
+        """Read configuration, or take another one for it, and headers.
 
         Raises:
             InputError: A file is missing or damaged.
         """
-        config = read_json(folder / CHECKPOINT_CONFIG)
+        config = read_json(folder / CHECKPOINT_CONFIG) if config is None else config
         parallelism = read_mapping(config, path=folder / CHECKPOINT_CONFIG)
         ranks = tuple(read_header(folder / rank_file(rank)) for rank in range(parallelism.world))
         return cls(
@@ -93,11 +94,41 @@ class TrtllmCheckpoint:
 
 def verify(folder: Path) -> list[Problem]:
     """Compare names, shapes, data types and scales with what ``config.json`` asks for; no weights are read."""
+    return _verify(folder, None, linear=True)
+
+
+def verify_any(folder: Path) -> list[Problem]:
+    """Do the same for algorithms that trtkit does not write too, as far as it knows their tensors.
+
+    Raises:
+        InputError: There is no ``config.json``, or it is none.
+    """
+    config = read_json(folder / CHECKPOINT_CONFIG)
+    quantization = _section(config, "quantization")
+    name = quantization.get("quant_algo")
+    if not isinstance(name, str) or name not in FOREIGN:
+        return verify(folder)
+    twin = FOREIGN[name]
+    alike = {**config, "quantization": {**quantization, "quant_algo": twin}}
+    problems = _verify(folder, alike, linear=twin is not None)
+    if twin is None:
+        message = f"nothing is known of the tensors of {name} layers: only the others were compared"
+        key, file, hint = (
+            "quantization.quant_algo",
+            str(folder / CHECKPOINT_CONFIG),
+            "build an engine of it and ask that",
+        )
+        problems.append(Problem(message, key, hint, file, severity=Severity.WARNING))
+    return problems
+
+
+def _verify(folder: Path, config_json: Mapping[str, Any] | None, *, linear: bool) -> list[Problem]:
     try:
-        _check_blocks(folder / CHECKPOINT_CONFIG)
-        checkpoint = TrtllmCheckpoint.open(folder)
+        _check_blocks(folder / CHECKPOINT_CONFIG, config_json)
+        checkpoint = TrtllmCheckpoint.open(folder, config_json)
         config = _model(checkpoint)
         expected = _expected(checkpoint, config)
+        skipped = frozenset() if linear else frozenset({HEAD, *linear_modules(config)})
         misplaced = list(_misplaced_ranks(checkpoint))
     except ContractError as error:
         return list(error.problems)
@@ -105,7 +136,10 @@ def verify(folder: Path) -> list[Problem]:
         return [Problem(error.message, hint=error.hint, file=error.path or str(folder))]
     problems = []
     for rank, tensors in enumerate(checkpoint.ranks):
-        found = _tensor_problems(expected.get(rank, {}), tensors) or list(scale_problems(tensors))
+        kept = _without(tensors, skipped)
+        found = _tensor_problems(_without(expected.get(rank, {}), skipped), kept) or list(
+            scale_problems(kept)
+        )
         problems += condense(found, file=str(folder / rank_file(rank)))
     return [*problems, *misplaced, *_extra_ranks(checkpoint)]
 
@@ -124,9 +158,15 @@ def loader_warnings(folder: Path) -> list[Problem]:
     ]
 
 
-def _check_blocks(path: Path) -> None:
+def _without(tensors: Mapping[str, _T], modules: Container[str]) -> dict[str, _T]:
+    """Leave out the tensors of some layers, by their names."""
+    return {name: each for name, each in tensors.items() if name.rpartition(".")[0] not in modules}
+
+
+def _check_blocks(path: Path, config: Mapping[str, Any] | None) -> None:
     """Raise what is wrong with blocks that tensors follow from."""
-    problems = [replace(problem, file=str(path)) for problem in block_problems(read_json(path))]
+    config = read_json(path) if config is None else config
+    problems = [replace(problem, file=str(path)) for problem in block_problems(config)]
     if errors := [problem for problem in problems if problem.severity is Severity.ERROR]:
         raise ContractError(errors)
 

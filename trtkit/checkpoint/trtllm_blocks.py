@@ -5,12 +5,13 @@ An unknown key is a TypeError in the loader, and a value of another kind is foun
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from trtkit.catalog.formats import KV_CACHE
-from trtkit.catalog.schemes import MIXED, SCHEMES
+from trtkit.catalog.schemes import FOREIGN, MIXED, SCHEMES
 from trtkit.errors import Problem, Severity
 
 _Check = Callable[[Any], bool]
@@ -97,4 +98,19 @@ def _key_problems(block: str, key: str, value: Any, check: _Check | None) -> Ite
             "TensorRT-LLM has no such key, and loading ends in a TypeError", place, "remove the key"
         )
     elif value is not None and not check(value):
-        yield Problem(f"cannot be {value!r}", place, _AGAIN)
+        yield (
+            _no_algorithm(value, place)
+            if key == "quant_algo"
+            else Problem(f"cannot be {value!r}", place, _AGAIN)
+        )
+
+
+def _no_algorithm(value: Any, place: str) -> Problem:
+    if isinstance(value, str) and value in FOREIGN:
+        return Problem(
+            f"trtkit neither writes nor reads {value}", place, "convert the source to another format"
+        )
+    known = [*filter(None, SCHEMES), MIXED, *FOREIGN]
+    near = difflib.get_close_matches(str(value), known, n=1)
+    meant = f"did you mean {near[0]}? " if near else ""
+    return Problem(f"cannot be {value!r}, which no engine has", place, f"{meant}{_AGAIN}")

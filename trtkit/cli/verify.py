@@ -27,7 +27,7 @@ def verify(
         typer.Option(
             metavar="TARGET",
             help="What it is to run on: a GPU (l40s), an SM (89), a release of TensorRT-LLM (1.2.1) or its line (1.2), "
-            "an image (26.03), or cpu; may be given more than once.",
+            "an image (26.03), tensorrt=10.14.1, driver=590.44, or cpu; may be given more than once.",
         ),
     ] = [],  # noqa: B006
     output: OutputOption = Output.TEXT,
@@ -39,13 +39,16 @@ def verify(
     target = parse_target(against) if against else None
     kind, found = verify_folder(folder)
     comparison = compare(folder, target) if target else Comparison()
-    found += comparison.problems
+    # What keeps both from going on is told once.
+    told = {(each.file, each.message) for each in found}
+    found += [each for each in comparison.problems if (each.file, each.message) not in told]
     problems = [problem for problem in found if problem.severity is Severity.ERROR]
     result = {
         "schema": 1,
         "kind": kind,
         "problems": [vars(problem) for problem in found],
         "compared": comparison.compared,
+        "not_compared": comparison.open,
     }
     warn(problem for problem in found if problem.severity is Severity.WARNING)
     for problem in problems:
@@ -63,7 +66,12 @@ def _fits(target: Target | None, comparison: Comparison) -> str:
     if target is None:
         return ""
     if comparison.compared:
-        return f" for {target} (compared: {', '.join(comparison.compared)})"
+        left = (
+            f"; not compared, as the target does not say: {', '.join(comparison.open)}"
+            if comparison.open
+            else ""
+        )
+        return f" for {target} (compared: {', '.join(comparison.compared)}{left})"
     if comparison.problems:
         return f"; nothing in it could be compared with {target}"
     return f"; nothing in it depends on {target}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST
 from trtkit.engine.manifest import Manifest, read_manifest, sha256_of
-from trtkit.errors import ContractError, InputError, Problem
+from trtkit.errors import ContractError, InputError, Problem, Severity
 from trtkit.flow.inspect import Kind, inspect, kind_of
 from trtkit.flow.inspect.repository import engine_folders
 
@@ -48,10 +48,12 @@ def changed_files(folder: Path) -> list[Problem]:
 
 
 def _of_checkpoint(folder: Path) -> list[Problem]:
-    from trtkit.checkpoint.trtllm import loader_warnings, verify
+    from trtkit.checkpoint.trtllm import loader_warnings, verify_any
 
     try:
-        return verify(folder) or loader_warnings(folder)
+        found = verify_any(folder)
+        errors = [each for each in found if each.severity is Severity.ERROR]
+        return errors or [*found, *loader_warnings(folder)]
     except (TypeError, AttributeError, LookupError, ValueError) as error:
         message = f"a value is not of the kind that a checkpoint has: {error}"
         return [Problem(message, file=str(folder / CHECKPOINT_CONFIG), hint="convert it again")]
