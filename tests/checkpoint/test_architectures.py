@@ -23,7 +23,7 @@ from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import Parallelism
 from trtkit.checkpoint.safetensors import read_header
-from trtkit.checkpoint.trtllm_config import read_config, write_config
+from trtkit.checkpoint.trtllm_config import read_config, read_mapping, write_config
 from trtkit.errors import ContractError
 from trtkit.plan.hf_config import parse_hf_config
 
@@ -48,6 +48,14 @@ NOT_IN_ENGINE = {
     "pad_token_id",
     "sliding_window_pattern",
 }
+
+
+@pytest.mark.parametrize("ranks", [Parallelism(2, 2), Parallelism(4, 2, gpus_per_node=4)])
+def test_ranks_and_machines_are_read_back(ranks):
+    model, _ = parse_hf_config(CONFIGS[0])
+    written = write_config(model, dtype=model.dtype, quantization={}, parallelism=ranks)
+    assert ("gpus_per_node" in written["mapping"]) == (ranks.gpus_per_node != 8)
+    assert read_mapping(written, path=Path("config.json")) == ranks
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config["architectures"][0])

@@ -200,6 +200,12 @@ def test_the_python_api_and_vllm_are_started_as_their_settings_say(trtkit, tmp_p
     config = 'name: "tensorrt_llm"\nbackend: "{}"\nmodel_transaction_policy {{ decoupled: true }}\n'
     for backend, file, text, first in (
         ("python", "model.yaml", "{model: /r/tensorrt_llm/1/m, tensor_parallel_size: 16}", "srun"),
+        (
+            "python",
+            "model.yaml",
+            "{model: /r/tensorrt_llm/1/m, tensor_parallel_size: 8, gpus_per_node: 4}",
+            "srun",
+        ),
         ("vllm", "model.json", '{"model": "/r/tensorrt_llm/1/m"}', "/opt/tritonserver/bin/tritonserver"),
     ):
         (model / "config.pbtxt").write_text(config.format(backend))

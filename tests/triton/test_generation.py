@@ -117,6 +117,41 @@ def test_more_ranks_than_a_machine_has_gpus_are_spread_over_several():
         render(many, draft=plan)
 
 
+@pytest.mark.parametrize("line", ["0.20", "1.2"])
+def test_machines_of_other_sizes_are_told_to_launcher_and_runtime(line):
+    plan = planned(line, tensor_parallel=8, gpus_per_node=4)
+    assert nodes_of(plan) == 2
+    assert configs(plan)["tensorrt_llm"].parameters["num_nodes"].string_value == "2"
+    assert b"TRTKIT_HOSTFILE" in render(plan)[SCRIPT]
+    if line == "1.2":
+        files = render(plan, dialect="llmapi")
+        assert b"trtllm-llmapi-launch" in files[SCRIPT]
+        assert b"gpus_per_node: 4" in files["tensorrt_llm/1/model.yaml"]
+    with pytest.raises(InputError, match="8 are on 2"):
+        render(plan, dialect="vllm")
+
+
+def test_gpus_that_are_usually_few_to_a_machine_are_asked_about():
+    def told(**engine):
+        warnings = planned(gpu="gb200", tensor_parallel=8, **engine).warnings
+        return [each.message for each in warnings if "usually" in each.message]
+
+    assert told()
+    assert not told(gpus_per_node=8)
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ({"backend": "cpu", "gpu": None}, "back end cpu has one rank"),
+        ({"trtllm": "0.20", "build_flags": {"gpus_per_node": 8}}, "differ: keep the first"),
+    ],
+)
+def test_machines_are_said_once_and_where_there_are_ranks(engine, message):
+    with pytest.raises(ValueError, match=message):
+        planned(gpus_per_node=4, **engine)
+
+
 def test_the_gpus_of_a_draft_are_counted_with_those_of_its_target():
     plan = planned()
     wide = replace(plan, target=replace(plan.target, ranks=replace(plan.target.ranks, tp=2)))

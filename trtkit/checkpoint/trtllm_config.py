@@ -9,7 +9,7 @@ from typing import Any
 import trtkit
 from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.catalog.model import ModelConfig, Moe
-from trtkit.catalog.parallel import ONE_RANK, Parallelism
+from trtkit.catalog.parallel import GPUS_PER_NODE, ONE_RANK, Parallelism
 from trtkit.errors import InputError
 from trtkit.plan.hf_fields import is_positive
 
@@ -72,6 +72,8 @@ def write_config(
 
 def _mapping(ranks: Parallelism) -> dict[str, int]:
     mapping = {"world_size": ranks.world, "tp_size": ranks.tp, "pp_size": ranks.pp}
+    if ranks.gpus_per_node != GPUS_PER_NODE:
+        mapping["gpus_per_node"] = ranks.gpus_per_node
     # Without the keys loaders divide every expert among all ranks.
     experts = {"moe_tp_size": ranks.moe_tp, "moe_ep_size": ranks.moe_ep}
     return {**mapping, **experts} if ranks.moe_ep > 1 else mapping
@@ -144,7 +146,9 @@ def read_mapping(content: Mapping[str, Any], *, path: Path) -> Parallelism:
             f"moe_ep_size {moe_ep!r}"
         )
         raise InputError(f"{message}, which do not fit", path=path, hint="convert the source again")
-    return Parallelism(tp, pp, moe_ep, parallel_embedding=bool(content.get("use_parallel_embedding")))
+    shares, gpus = bool(content.get("use_parallel_embedding")), given.get("gpus_per_node")
+    gpus = gpus if type(gpus) is int and gpus > 0 else GPUS_PER_NODE
+    return Parallelism(tp, pp, moe_ep, shares, gpus)
 
 
 def _read_moe(content: Mapping[str, Any], path: Path) -> Moe:

@@ -71,6 +71,8 @@ class Engine(Section):
     """GPUs that share the stack of layers."""
     moe_expert_parallel: Annotated[int, Field(ge=1, le=64)] = 1
     """Groups of tensor-parallel GPUs that the experts are spread over."""
+    gpus_per_node: Annotated[int, Field(ge=1, le=64)] | None = None
+    """tensorrt, llmapi, vllm: GPUs of a machine, over which ranks are spread; left out, 8."""
     trtllm: Annotated[str, Field(pattern=r"^\d+\.\d+$", examples=["1.2"])] | None = None
     """Release line of TensorRT-LLM to build for; left out, the newest that has the back end."""
     chunked_context: bool = True
@@ -88,6 +90,22 @@ class Engine(Section):
     """Draft tokens that a step checks together; left out, a step gives one token."""
     lora: Lora | None = None
     """Adapters that requests may name; left out, none."""
+
+    @property
+    def machine_gpus(self) -> int | None:
+        """GPUs of a machine, by the key or by the flag that builders up to 0.20 have; None where nothing says."""
+        flag = self.build_flags.get("gpus_per_node")
+        return self.gpus_per_node or (flag if type(flag) is int and flag > 0 else None)
+
+    @model_validator(mode="after")
+    def _machines_are_known(self) -> Engine:
+        if self.gpus_per_node is None:
+            return self
+        if self.backend not in (BackendName.TENSORRT, BackendName.LLMAPI, BackendName.VLLM):
+            raise ValueError(f"gpus_per_node: back end {self.backend.value} has one rank: leave the key out")
+        if self.build_flags.get("gpus_per_node", self.gpus_per_node) != self.gpus_per_node:
+            raise ValueError("gpus_per_node and build_flags.gpus_per_node differ: keep the first")
+        return self
 
     @model_validator(mode="after")
     def _targets_differ(self) -> Engine:

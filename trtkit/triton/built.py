@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trtkit.catalog.parallel import GPUS_PER_NODE
 from trtkit.catalog.trtllm import LINES
 from trtkit.conventions import CHECKPOINT_CONFIG
 
@@ -21,6 +22,7 @@ class Built:
     max_beam_width: int | None
     max_seq_len: int | None
     world: int
+    gpus_per_node: int
     logits_dtype: str | None
     paged_context: bool | None
     """Whether blocks of the KV cache are readable in the context phase."""
@@ -51,6 +53,7 @@ def read_built(folder: Path) -> Built | None:
         max_beam_width=_of(build, "max_beam_width", int),
         max_seq_len=_of(build, "max_seq_len", int),
         world=_world(mapping),
+        gpus_per_node=_of(mapping, "gpus_per_node", int) or GPUS_PER_NODE,
         logits_dtype=_of(model, "logits_dtype", str),
         paged_context=_of(plugins, "use_paged_context_fmha", bool),
         draft_tokens=_of(build, "max_draft_len", int) or 0,

@@ -8,8 +8,6 @@ from trtkit.triton.generation import Generation
 
 WORKER = "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"
 POLL_PERIOD_MS = 100
-GPUS_PER_NODE = 8
-"""What TensorRT-LLM takes a node to have where nothing says otherwise."""
 
 
 def engine_parameters(plan: Plan, *, engine_path: str, tokenizer_path: str) -> dict[str, str]:
@@ -49,11 +47,8 @@ def logits_dtype(plan: Plan) -> str:
 
 
 def nodes_of(plan: Plan) -> int:
-    """Return how many machines the ranks are spread over: 16 ranks are on two of 8 GPUs."""
-    if plan.target is None:
-        return 1
-    per_node = int(plan.target.build_flags.get("gpus_per_node", GPUS_PER_NODE))
-    return -(-plan.target.ranks.world // per_node)
+    """Return how many machines the ranks are spread over."""
+    return plan.target.ranks.nodes if plan.target else 1
 
 
 def _context(plan: Plan) -> dict[str, str]:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trtkit.catalog.parallel import GPUS_PER_NODE
 from trtkit.catalog.trtllm import NEWEST, PROFILES
 from trtkit.errors import EnvironmentLacks, InputError
 from trtkit.triton.launch import SCRIPT, Launch, Mode, Ports
-from trtkit.triton.runtime import GPUS_PER_NODE
 
 if TYPE_CHECKING:
     from trtkit.triton.lint.model import Model
@@ -79,7 +79,8 @@ def _of_engines(engines: list[Model], ports: Ports, hostfile: str, shm_prefix: s
     world = max(worlds.values())
     # A number that the configuration gives goes before what a machine usually has.
     given = engines[0].text("num_nodes")
-    nodes = int(given) if given.isdigit() else -(-world // GPUS_PER_NODE)
+    gpus = min(model.built.gpus_per_node for model in engines if model.built)
+    nodes = int(given) if given.isdigit() else -(-world // gpus)
     many = len(engines) > 1 or sum(group.count for group in engines[0].config.instance_group) > 1
     return Launch(
         _mount(engines[0], engines[0].text("gpt_model_path")),
@@ -114,6 +115,7 @@ def _settings(model: Model) -> Mapping[str, Any]:
 
 def _ranks(settings: Mapping[str, Any]) -> tuple[int, int]:
     """Return ranks and machines of a back end that starts them by itself."""
-    sizes = [settings.get(f"{kind}_parallel_size") for kind in ("tensor", "pipeline")]
-    tp, pp = (size if type(size) is int and size > 0 else 1 for size in sizes)
-    return tp * pp, -(-tp * pp // GPUS_PER_NODE)
+    usual = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "gpus_per_node": GPUS_PER_NODE}
+    given = [(settings.get(key), size) for key, size in usual.items()]
+    tp, pp, gpus = (size if type(size) is int and size > 0 else least for size, least in given)
+    return tp * pp, -(-tp * pp // gpus)

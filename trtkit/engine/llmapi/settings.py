@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trtkit.catalog.llmapi import ARGS, BLOCK_TOKENS
+from trtkit.catalog.parallel import GPUS_PER_NODE
 from trtkit.catalog.trtllm import LINES, NEWEST
 from trtkit.errors import InputError
 from trtkit.plan.types import Plan, Target
@@ -26,6 +27,7 @@ def llm_settings(plan: Plan, *, model: str, draft: str | None = None) -> dict[st
         "dtype": plan.dtype,
         "tensor_parallel_size": target.ranks.tp,
         "pipeline_parallel_size": target.ranks.pp,
+        **({"gpus_per_node": gpus} if (gpus := target.ranks.gpus_per_node) != GPUS_PER_NODE else {}),
         **({"moe_expert_parallel_size": target.ranks.moe_ep} if target.ranks.moe_ep > 1 else {}),
         "max_batch_size": limits.max_batch_size,
         "max_input_len": limits.max_input_len,

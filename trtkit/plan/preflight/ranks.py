@@ -128,7 +128,9 @@ def ranks_fit_a_node(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator
     usual = _USUAL_GPUS.get(plan.target.gpu.name, gpus)
     if contract.engine.machine_gpus is None and usual < world <= gpus:
         message = f"{world} ranks are taken to be on one machine, which usually has {usual} GPUs of this kind"
-        yield Problem(message, "engine.tensor_parallel", f"say how many: engine.gpus_per_node, such as {usual}")
+        yield Problem(
+            message, "engine.tensor_parallel", f"say how many: engine.gpus_per_node, such as {usual}"
+        )
     if world > gpus:
         message = f"{world} ranks are more than the {gpus} GPUs of a machine"
         hint = "share layers inside a machine (tensor_parallel), the stack among machines (pipeline_parallel)"
