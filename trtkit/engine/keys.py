@@ -84,7 +84,7 @@ ROWS: tuple[Row, ...] = (
     Row("target.gpu", "engine.gpu", why_not="rates and sizes of the catalog change plans, not engines"),
     Row("target.ranks.tp", "engine.tensor_parallel", STAGES),
     Row("target.ranks.pp", "engine.pipeline_parallel", STAGES),
-    Row("target.ranks.gpus_per_node", "engine.gpus_per_node", STAGES),
+    Row("target.ranks.gpus_per_node", "engine.gpus_per_node", _RANKS),
     Row("target.ranks.moe_ep", "engine.moe_expert_parallel", _RANKS),
     Row("target.ranks.parallel_embedding", "engine.tensor_parallel", _RANKS),
     Row("target.trtllm", "engine.trtllm", (COMPILE, REPO)),
