@@ -14,8 +14,12 @@ def untie(tensors):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--export", "hf", "--weights", "int8-wo"], "W8A16 cannot be exported"),
-        (["--export", "hf", "--kv-cache", "fp8"], "an FP8 KV cache beside plain weights has no form"),
+        (["--export", "hf", "--weights", "int8-wo"], "--weights: W8A16 cannot be exported"),
+        (["--weights", "int8-wo", "--exclude", "*router"], "add lm_head to --exclude"),
+        (
+            ["--export", "hf", "--kv-cache", "fp8"],
+            "--kv-cache: an FP8 KV cache beside plain weights has no form",
+        ),
         (["--export", "hf", "--tp", "2"], "is for any number of ranks"),
     ],
 )

@@ -214,6 +214,8 @@ def test_what_cannot_be_a_pair_is_refused(trtkit, model, quantized, tiny_llama, 
     code, _, err = trtkit("gate", quantized, quantized)
     assert code == 2
     assert "give the Hugging Face folder" in err
+    code, _, err = trtkit("gate", model, model)
+    assert (code, "is no candidate: there is no rank0.safetensors" in err) == (2, True)
     short = tmp_path / "short.txt"
     short.write_text("too short")
     assert "fills 0 samples" in trtkit("gate", model, quantized, *FEW, "--data", short)[2]

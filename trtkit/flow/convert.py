@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.checkpoint.storage.quantized import Quantized
 from trtkit.engine.store import Store
 from trtkit.errors import ContractError, InputError, Problem, Severity
+from trtkit.flow.words import contract_words
 from trtkit.plan.layers import head_warnings, layer_formats
 from trtkit.plan.resolve import quant_plan
 from trtkit.plan.types import QuantPlan
@@ -33,13 +35,16 @@ _OPTIONS = {
     "engine.pipeline_parallel": "--pp",
     "engine.moe_expert_parallel": "--moe-ep",
     "quantization.weights": "--weights",
+    "quantization.quant_algo": "--weights",
+    "quantization.kv_cache_quant_algo": "--kv-cache",
     "quantization.kv_cache": "--kv-cache",
+    "quantization.exclude_modules": "--exclude",
     "quantization.exclude": "--exclude",
     "quantization.overrides": "--override",
     "target_sm": "--target-sm",
     "trtllm_version": "--trtllm-version",
 }
-"""Keys of the contract, as the command line calls them."""
+"""Keys of the contract and of a checkpoint's configuration, as the command line calls them; longer ones first."""
 
 
 FORMS = ("trtllm", "hf")
@@ -90,7 +95,7 @@ def prepare_source(source: str, options: ConvertOptions, store: Store, report: P
     """
     checkpoint = HfCheckpoint.open(resolve_source(source, Path.cwd(), store.root / "source", report))
     dtype = options.dtype or default_dtype(checkpoint.config.dtype)
-    try:
+    with _options():
         recipe = choose_recipe(checkpoint, options)
         if isinstance(recipe, TakenOver):
             warnings = (*checkpoint.warnings, *recipe.warnings(checkpoint.tensors.values(), dtype))
@@ -99,6 +104,14 @@ def prepare_source(source: str, options: ConvertOptions, store: Store, report: P
         warnings = (*checkpoint.warnings, *_head_warnings(checkpoint, options))
         warnings += (*warnings_of(checkpoint, options, dtype),)
         return replace(conversion, source=replace(checkpoint, warnings=warnings))
+
+
+@contextmanager
+def _options() -> Iterator[None]:
+    """Name options for keys of the contract, and of a checkpoint's configuration, in what is raised in the block."""
+    try:
+        with contract_words(_OPTIONS):
+            yield
     except ContractError as error:
         named = [replace(each, key=_OPTIONS.get(each.key, each.key)) for each in error.problems]
         raise ContractError(named) from None
@@ -201,7 +214,8 @@ def _check_exportable(conversion: Conversion) -> None:
     if ranks > 1:
         message = f"a Hugging Face folder is for any number of ranks, and {ranks} were asked for"
         raise InputError(message, hint="leave --tp and --pp out: programs that read it divide it themselves")
-    find_format(conversion.recipe.quantization, file="")
+    with _options():
+        find_format(conversion.recipe.quantization, file="")
 
 
 def default_dtype(source: str) -> str:

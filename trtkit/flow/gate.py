@@ -223,7 +223,7 @@ def run_gate(
         EnvironmentLacks: torch, transformers, or the lm-eval that is asked for is not installed.
     """
     if options.limits.min_accuracy is not None and options.task_file is None:
-        raise InputError("a smallest accuracy needs questions", hint="give a task file")
+        raise InputError("a smallest accuracy needs questions", hint="give them with --task-file")
     engine = _is_engine(candidate)
     samples, questions, tasks = _asked(source, options)
     # Checked before the baseline, which takes minutes.
@@ -281,11 +281,18 @@ def _judged_checkpoint(candidate: Candidate, dtype: str, progress: Progress) -> 
 
 
 def _is_engine(folder: Path) -> bool:
+    hint = "give the folder of a TensorRT-LLM checkpoint (`trtkit convert`), or an engine of cpu, onnx or rtx"
     if not (folder / CHECKPOINT_CONFIG).is_file():
         message = f"is no candidate: there is no {CHECKPOINT_CONFIG} in it"
-        hint = "give the folder of a TensorRT-LLM checkpoint (`trtkit convert`), or an engine of cpu, onnx or rtx"
         raise InputError(message, path=folder, hint=hint)
-    return read_json(folder / CHECKPOINT_CONFIG).get("backend") in {"cpu", *GRAPH_BACKENDS}
+    if read_json(folder / CHECKPOINT_CONFIG).get("backend") in {"cpu", *GRAPH_BACKENDS}:
+        return True
+    if not (folder / rank_file(0)).is_file():
+        message = (
+            f"is no candidate: there is no {rank_file(0)} in it, nor a {CHECKPOINT_CONFIG} of such an engine"
+        )
+        raise InputError(message, path=folder, hint=hint)
+    return False
 
 
 def _judged_engine(folder: Path, source: HfCheckpoint) -> Judged:

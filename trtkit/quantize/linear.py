@@ -140,7 +140,7 @@ def structure_problems(mapped: Sequence[MappedTensor], weights: str) -> list[Pro
 
     There, each of the two norms is followed by linear layers and hands int8 or fp8 to them; heads have no norms.
     """
-    hint = "use weights: none, int8-wo or fp8"
+    hint = "use weights: none, int8-wo or fp8" + ", or smoothquant: qdq" * (weights == "int8-sq")
     owners = {
         local_name(tensor).rpartition(".")[0]: tensor
         for tensor in mapped
