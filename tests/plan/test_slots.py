@@ -12,7 +12,7 @@ from tests.plan.published import published
 from trtkit.contract import Contract
 from trtkit.engine.graph.spec import CacheSize
 from trtkit.engine.rtx.config import spec_of
-from trtkit.engine.slots.rtx import slot_bytes
+from trtkit.engine.slots.folder import slot_bytes
 from trtkit.errors import ContractError
 from trtkit.plan import Machine, make_plan
 from trtkit.plan.kv import ALIGNMENT_BYTES

@@ -43,6 +43,7 @@ def serve(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Serve until Ctrl-C; ready means that a real generation came back."""
+    from trtkit.engine.slots.here import check_repository
     from trtkit.engine.store import Store
     from trtkit.flow.up import watch
     from trtkit.triton.launch import Ports
@@ -62,6 +63,7 @@ def serve(
     if dry_run:
         _show(server.command, server.env, server.dry_run(), output)
         return
+    check_repository(repository)
     store = Store()
     store.hold(repository)  # nobody removes it while it is served
 

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from trtkit.bench.account import ClassAccount, Sample, account
 from trtkit.bench.schedule import Shot, poisson_mix
+from trtkit.catalog.gpus import GPUS
+from trtkit.catalog.support import RTX_SMS
 from trtkit.catalog.trtllm import NEWEST, PROFILES
 from trtkit.contract import Contract
 from trtkit.contract.formats import BackendName
 from trtkit.engine.exported import EXPORTED
-from trtkit.engine.slots.cuda import check_device
+from trtkit.engine.slots.here import check_sms
 from trtkit.errors import EnvironmentLacks, StageError
 from trtkit.flow.build import BuildOutcome, Report
+from trtkit.plan.gpu import sms_of
 
 if TYPE_CHECKING:
     from trtkit.triton.server import TritonServer
@@ -69,10 +72,11 @@ def check_served_here(contract: Contract) -> None:
 
     Raises:
         EnvironmentLacks: It is an engine of TensorRT-LLM, whose back end comes in NVIDIA's image only, or of a server
-            that the proxy does not know; or it runs on a GPU, and there is none.
+            that the proxy does not know; or it runs on a GPU, and there is none that it is compiled for.
+        InputError: It is compiled for no GPU at all.
     """
-    if contract.engine.backend is BackendName.RTX:
-        check_device()
+    if contract.engine.backend is BackendName.RTX and contract.engine.gpu in GPUS:
+        check_sms(RTX_SMS.intersection(sms_of(contract)))
     if contract.engine.backend.value in EXPORTED:
         message = (
             f"{contract.engine.backend.value} has tensors of its own, which `trtkit up` does not ask for"

@@ -160,11 +160,11 @@ def _target(
         choices=engine.speculation.choices if engine.speculation else None,
         gpu_weights_fraction=engine.gpu_weights_fraction,
         memory_fraction=engine.kv_cache.memory_fraction if engine.backend.value == "vllm" else None,
-        sms=_sms(contract),
+        sms=sms_of(contract),
     )
 
 
-def _sms(contract: Contract) -> tuple[int, ...]:
+def sms_of(contract: Contract) -> tuple[int, ...]:
     """Return the compute capabilities of an engine that may have code for several."""
     engine = contract.engine
     if engine.backend.value != "rtx":

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from trtkit.errors import EnvironmentLacks, StageError
 
 Address = int
+_CUDA = "CUDA: "
 
 
 class Device:
@@ -23,15 +24,7 @@ class Device:
     @property
     def sm(self) -> int:
         """Compute capability, 89 for 8.9."""
-        attributes = self._cuda.cudaDeviceAttr
-        major, minor = (
-            int(self._do(self._cuda.cudaDeviceGetAttribute(attribute, 0)))
-            for attribute in (
-                attributes.cudaDevAttrComputeCapabilityMajor,
-                attributes.cudaDevAttrComputeCapabilityMinor,
-            )
-        )
-        return 10 * major + minor
+        return _sm(self._cuda)
 
     def allocate(self, num_bytes: int) -> Address:
         """Return memory that holds zeros."""
@@ -66,14 +59,22 @@ class Device:
         return _result(self._cuda, answer)
 
 
-def check_device() -> None:
-    """Make sure that there is a CUDA device; nothing is put on it.
+def find_sm() -> int:
+    """Return the compute capability of the first device, 89 for 8.9; nothing is put on it.
 
     Raises:
-        EnvironmentLacks: There is none, or no package or driver to ask for one.
+        EnvironmentLacks: There is no device, or no package or driver to ask for one.
     """
     cuda = _runtime()
     _first(cuda, cuda.cudaGetDeviceCount)
+    return _sm(cuda)
+
+
+def _sm(cuda: Any) -> int:
+    attributes = cuda.cudaDeviceAttr
+    names = (attributes.cudaDevAttrComputeCapabilityMajor, attributes.cudaDevAttrComputeCapabilityMinor)
+    major, minor = (int(_result(cuda, cuda.cudaDeviceGetAttribute(name, 0))) for name in names)
+    return 10 * major + minor
 
 
 def _runtime() -> Any:
@@ -90,7 +91,7 @@ def _first(cuda: Any, call: Callable[[], tuple[Any, ...]]) -> Any:
     try:
         return _result(cuda, call())
     except (StageError, RuntimeError) as error:  # the bindings' own, where there is no driver
-        said = error.message if isinstance(error, StageError) else error
+        said = str(error).removeprefix(_CUDA)
         hint = "serve it where `nvidia-smi` shows a GPU; engine.backend: onnx runs the same graph on the CPU"
         raise EnvironmentLacks(f"there is no CUDA device: {said}", hint=hint) from None
 
@@ -100,5 +101,5 @@ def _result(cuda: Any, answer: tuple[Any, ...]) -> Any:
     error, *results = answer
     if error != cuda.cudaError_t.cudaSuccess:
         said = cuda.cudaGetErrorString(error)[1]
-        raise StageError(f"CUDA: {said.decode() if isinstance(said, bytes) else said}")
+        raise StageError(f"{_CUDA}{said.decode() if isinstance(said, bytes) else said}")
     return results[0] if results else None

@@ -13,6 +13,8 @@ from trtkit.conventions import CHECKPOINT_CONFIG
 from trtkit.engine.graph.spec import MODEL_FILE, CacheSize, GraphSpec
 from trtkit.engine.inflight.limits import Limits
 from trtkit.errors import InputError
+from trtkit.plan.kv import ALIGNMENT_BYTES, slot_unit_tokens
+from trtkit.plan.memory import DTYPE_BYTES
 
 GRAPH_BACKENDS = ("onnx", "rtx")
 _HINT = "build it with `trtkit build` and engine.backend: onnx or rtx"
@@ -57,6 +59,17 @@ class SlotFolder:
             raise InputError(f"not an engine folder: {error!r}", path=path, hint=_HINT) from error
         _check(folder)
         return folder
+
+
+def slot_bytes(spec: GraphSpec, cache: CacheSize) -> int:
+    """Return the bytes of one slot in one cache; raise :class:`InputError` where an offset would not be aligned."""
+    element, (_, heads, tokens, head_size) = DTYPE_BYTES[spec.dtype], spec.cache_shape(cache, 1)
+    size = heads * tokens * head_size * element
+    if size % ALIGNMENT_BYTES:
+        unit = slot_unit_tokens(num_kv_heads=heads, head_size=head_size, element_bytes=element)
+        message = f"a slot takes {size} bytes of a cache, which is no multiple of {ALIGNMENT_BYTES}"
+        raise InputError(message, hint=f"make max_seq_len a multiple of {unit}, and build again")
+    return size
 
 
 def _read(path: Path, config: Mapping[str, Any]) -> SlotFolder:

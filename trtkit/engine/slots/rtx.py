@@ -15,17 +15,15 @@ from trtkit.engine.graph.spec import (
     LOGITS,
     POSITION_IDS,
     WRITE_INDICES,
-    CacheSize,
     GraphSpec,
     Phase,
 )
 from trtkit.engine.slots.cuda import Address, Device
 from trtkit.engine.slots.executor import Batch
-from trtkit.engine.slots.folder import SlotFolder
+from trtkit.engine.slots.folder import SlotFolder, slot_bytes
+from trtkit.engine.slots.here import check_folder
 from trtkit.engine.store import default_root
-from trtkit.errors import EnvironmentLacks, InputError, StageError
-from trtkit.plan.kv import ALIGNMENT_BYTES, slot_unit_tokens
-from trtkit.plan.memory import DTYPE_BYTES
+from trtkit.errors import EnvironmentLacks, StageError
 
 
 class RtxExecutor:
@@ -36,8 +34,8 @@ class RtxExecutor:
     """
 
     def __init__(self, folder: SlotFolder, *, cuda_graphs: bool = False) -> None:
-        trt, file = _tensorrt_rtx(), _engine_file(folder)
-        spec = folder.spec
+        trt, spec = _tensorrt_rtx(), folder.spec
+        check_folder(folder)
         self._slot_bytes = slot_bytes(spec, folder.cache)
         self._vocab_size = folder.limits.vocab_size
         self._device = Device()
@@ -50,7 +48,7 @@ class RtxExecutor:
             for names in spec.cache_names(folder.cache.num_layers)
         }
         self._cache_shape = spec.cache_shape(folder.cache, 1)[1:]
-        self._engine = _Engine(trt, file, self._device, folder.engine_sms, cuda_graphs=cuda_graphs)
+        self._engine = _Engine(trt, folder.path / str(folder.engine), self._device, cuda_graphs=cuda_graphs)
         self._warm_up(spec)
 
     def run(self, batch: Batch) -> npt.NDArray[np.float32]:
@@ -90,16 +88,14 @@ class RtxExecutor:
 class _Engine:
     """A deserialized engine, with what the JIT made of it for this device."""
 
-    def __init__(
-        self, trt: Any, file: Path, device: Device, sms: tuple[int, ...], *, cuda_graphs: bool
-    ) -> None:
+    def __init__(self, trt: Any, file: Path, device: Device, *, cuda_graphs: bool) -> None:
         self._device = device
         self._logger = trt.Logger(trt.Logger.WARNING)
         self._runtime = trt.Runtime(self._logger)
         self._engine = self._runtime.deserialize_cuda_engine(file.read_bytes())
         if self._engine is None:
-            message = f"compiled for SM {', '.join(map(str, sms))}, TensorRT for RTX cannot load it on SM {device.sm}"
-            raise StageError(message, path=file, hint=f"add {device.sm} to engine.targets and build again")
+            message = f"TensorRT for RTX {trt.__version__} cannot load it on SM {device.sm}"
+            raise StageError(message, path=file, hint="build it again with the version that is to run it")
         self._config = self._engine.create_runtime_config()
         if cuda_graphs:
             self._config.cuda_graph_strategy = trt.CudaGraphStrategy.WHOLE_GRAPH_CAPTURE
@@ -134,26 +130,6 @@ class _Engine:
         if context is None or not context.set_optimization_profile_async(profile, int(self._device.stream)):
             raise StageError("TensorRT for RTX cannot make a context: is there enough memory on the device?")
         return context
-
-
-def _engine_file(folder: SlotFolder) -> Path:
-    if folder.engine is None:
-        hint = "name a GPU that TensorRT for RTX knows in engine.targets, or use engine.backend: onnx"
-        raise InputError(
-            "there is a graph, but no engine that was compiled from it", path=folder.path, hint=hint
-        )
-    return folder.path / folder.engine
-
-
-def slot_bytes(spec: GraphSpec, cache: CacheSize) -> int:
-    """Return the bytes of one slot in one cache; raise :class:`InputError` where an offset would not be aligned."""
-    element, (_, heads, tokens, head_size) = DTYPE_BYTES[spec.dtype], spec.cache_shape(cache, 1)
-    size = heads * tokens * head_size * element
-    if size % ALIGNMENT_BYTES:
-        unit = slot_unit_tokens(num_kv_heads=heads, head_size=head_size, element_bytes=element)
-        message = f"a slot takes {size} bytes of a cache, which is no multiple of {ALIGNMENT_BYTES}"
-        raise InputError(message, hint=f"make max_seq_len a multiple of {unit}, and build again")
-    return size
 
 
 def _tensorrt_rtx() -> Any:

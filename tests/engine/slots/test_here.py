@@ -1,0 +1,102 @@
+"""An engine that this machine's GPU does not run is refused before anything is started."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from trtkit.cli import app
+from trtkit.contract import Contract
+from trtkit.engine.slots import here
+from trtkit.errors import EnvironmentLacks, InputError
+from trtkit.flow.up import check_served_here
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch):
+    """A GPU of SM 120 unless a test has another."""
+
+    def put(sm):
+        monkeypatch.setattr(here, "find_sm", lambda: sm)
+
+    put(120)
+    return put
+
+
+@pytest.fixture
+def repository(slots_dir, tmp_path):
+    """A repository with an engine folder of the back end rtx, as far as it is read before it is served."""
+    config = json.loads((slots_dir / "config.json").read_text())
+    engine = tmp_path / "repository" / "tensorrt_llm" / "1" / "engine"
+    engine.mkdir(parents=True)
+    (engine.parents[1] / "config.pbtxt").write_text("")
+
+    def write(tokens=0, **runtime):
+        config["backend"] = "rtx"
+        config["graph"]["capacity_tokens"] += tokens
+        config["runtime"] = {"engine": "model.engine", "engine_sms": [80, 89]} | runtime
+        (engine / "config.json").write_text(json.dumps(config))
+        return tmp_path / "repository"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("sm", "said", "way_out"),
+    [
+        (120, "compiled for SM 80, 89, and the GPU here is SM 120", "add 120 to engine.targets"),
+        (90, "compiled for SM 80, 89, and the GPU here is SM 90", "serve it on one of those"),
+    ],
+)
+def test_another_gpu_is_named_with_what_can_be_done(repository, gpu, sm, said, way_out):
+    gpu(sm)
+    with pytest.raises(EnvironmentLacks, match=said) as caught:
+        here.check_repository(repository())
+    assert way_out in caught.value.hint
+
+
+def test_a_gpu_that_it_is_compiled_for_passes(repository, gpu):
+    gpu(89)
+    here.check_repository(repository())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"engine": None, "engine_sms": []}, "no engine that was compiled for any GPU"),
+        ({"tokens": 1}, "no multiple of 256"),
+    ],
+)
+def test_what_no_gpu_would_run_is_said_before_a_gpu_is_looked_for(repository, gpu, changes, said):
+    gpu(None)
+    with pytest.raises(InputError, match=said):
+        here.check_repository(repository(**changes))
+
+
+def test_serve_says_it_and_starts_nothing(repository, tmp_path):
+    log = tmp_path / "triton.log"
+    ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
+    result = CliRunner().invoke(app, ["serve", str(repository()), "--log-file", str(log), *ports])
+    assert "the GPU here is SM 120" in str(result.exception)
+    assert not log.exists()
+
+
+@pytest.mark.parametrize(
+    ("gpu_name", "targets", "error"),
+    [
+        ("h100-sxm", [90, 100], InputError),
+        ("h100-sxm", None, InputError),
+        ("l40s", [89, 90], EnvironmentLacks),
+        ("l40s", [89, 120], None),
+        ("no-such-gpu", None, None),
+    ],
+)
+def test_up_looks_before_it_builds(gpu_name, targets, error):
+    engine = {"backend": "rtx", "gpu": gpu_name} | ({"targets": targets} if targets else {})
+    raw = {"name": "t", "model": {"source": "x"}, "classes": {"only": {"priority": 1, "ttft_ms": 500}}}
+    contract = Contract.model_validate(raw | {"engine": engine})
+    if error is None:
+        check_served_here(contract)
+    else:
+        with pytest.raises(error):
+            check_served_here(contract)
