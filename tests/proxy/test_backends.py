@@ -244,6 +244,18 @@ async def test_a_server_that_was_stopped_hurts_nobody_else_and_is_taken_back(ser
         assert (await trailers_of(front))["trtkit-backend"] == "0"
 
 
+async def test_while_the_only_server_is_stuck_requests_are_refused_at_once(serve):
+    async with other_process() as (process, frozen):
+        front = await serve(frozen, **QUICK)
+        assert len(await ask(front.address)) == 3
+        process.send_signal(signal.SIGSTOP)
+        await front.until(0, "backend_up")
+        start_s = time.monotonic()
+        trailers = await trailers_of(front)
+        assert (trailers["trtkit-reason"], trailers["trtkit-constraint"]) == ("no_backend", "server")
+        assert time.monotonic() - start_s < 1
+
+
 async def test_a_busy_server_that_streams_is_not_taken_for_stuck(serve, spawn):
     async def paced(request, context):
         for n in range(20):

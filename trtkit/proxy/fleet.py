@@ -98,6 +98,8 @@ class Fleet:
         Raises:
             Refusal: No server can be reached, or it does not know the model.
         """
+        if model in MODELS and not any(watch.health.up for watch in self._watches):
+            raise Refusal(Reason.NO_BACKEND)  # now, and not after a server that is stuck was asked in vain
         *others, last = self._up()
         for upstream in others:
             with contextlib.suppress(_Unreachable):
