@@ -295,6 +295,7 @@ def test_nothing_is_published_when_no_format_passes(trtkit, contract, tmp_path):
     assert not (tmp_path / "home" / "repo").exists()
     assert not (tmp_path / "home" / "compile").exists()
     document = json.loads(trtkit("build", path, "--output", "json")[1])
+    assert "refused every format that may be built" in trtkit("build", path, "--dry-run")[2]
     assert [each["format"] for each in document["tried"]] == ["int8-wo (W8A16)"]
     assert document["tried"][0]["measures"]["KL"]["limit"] == 1e-9
     page = next((tmp_path / "home" / "gate").glob("*/report.html"))

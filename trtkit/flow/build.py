@@ -240,6 +240,10 @@ def preview(
         _check_texts(ways)
         warnings += map(file.locate, overlap_warnings(file))
     steps = list(_steps(ways, store))
+    if steps[-1].state == "failed":
+        message = "the gate has refused every format that may be built: a build ends with exit code 6"
+        hint = "add a format to quantization.fallback, or raise the limits of quantization.gate"
+        warnings.append(Problem(message, "quantization.gate", hint, severity=Severity.WARNING))
     return steps, (*warnings, *_lacking(steps))
 
 
