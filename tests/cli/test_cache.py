@@ -162,7 +162,24 @@ def test_gc_goes_on_after_what_it_cannot_remove(trtkit, tmp_path, monkeypatch):
     assert [path.exists() for path in paths] == [False, True, False]
 
 
-@pytest.mark.parametrize("arguments", [("--max-age", "soon"), ("--max-size", "10 parsecs")])
+def test_a_store_that_is_no_folder_is_told(trtkit, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TRTKIT_HOME", str(tmp_path / "file"))
+    for arguments in (("ls",), ("gc", "--dry-run"), ("path",)):
+        code, _, err = trtkit("cache", *arguments)
+        assert (code, "the store is no folder" in err) == (4, True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--max-age", "soon"),
+        ("--max-size", "10 parsecs"),
+        ("--max-size", "\u0665GB"),
+        ("--max-age", ""),
+        ("--max-size", ""),
+    ],
+)
 def test_ages_and_sizes_that_are_none_are_refused(trtkit, arguments):
     code, _, err = trtkit("cache", "gc", *arguments)
     assert code == 2

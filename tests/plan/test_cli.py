@@ -207,6 +207,31 @@ def test_a_comparison_is_narrowed_by_what_is_named():
         run(CONFIG, "--compare", "--gpu", "h20000")
 
 
+def test_a_comparison_that_finds_nothing_says_why():
+    result = run(FOLDER / "smollm2-135m.json", "--gpu", "h200", "--compare", "--tp", "4")
+    assert result.exit_code == 2
+    assert "none of" in result.stderr
+    assert "9 query heads" in result.stderr
+
+
+@pytest.mark.parametrize("question", [("--solve", "gpu"), ("--compare",)])
+def test_gpus_are_not_asked_of_a_back_end_that_is_named_and_has_none(question, tmp_path):
+    with pytest.raises(InputError, match="the cpu back end runs on none"):
+        run(CONFIG, "--backend", "cpu", *question)
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        CONTRACT.replace("tensorrt, gpu: h100-sxm", "cpu").replace("fp8", "int8-wo", 1).replace("fp8", "auto")
+    )
+    (tmp_path / "absent").mkdir()
+    assert "cpu runs on no GPU: the answer is for tensorrt" in run(path, "--config", CONFIG, *question).stderr
+
+
+@pytest.mark.parametrize("option", ["--gpu", "--weights"])
+def test_an_option_that_a_shell_left_empty_is_none(option):
+    with pytest.raises(InputError, match=f"{option} is empty"):
+        run(CONFIG, option, "")
+
+
 def test_the_smallest_gpu_is_one_for_tensorrt():
     solved = json.loads(run(CONFIG, "--solve", "gpu", "--output", "json").stdout)
     assert solved["plan"]["backend"] == "tensorrt"

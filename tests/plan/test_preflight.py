@@ -53,6 +53,7 @@ CASES = [
     case("layers_fill_tiles", "engine.tensor_parallel", "llama-2-7b", weights="int4-awq", tensor_parallel=4),
     case("fp8_layers_are_aligned", "engine.tensor_parallel", "llama-2-7b", weights="fp8", tensor_parallel=32),
     case("ranks_fit_a_node", "engine.tensor_parallel", "llama-3.3-70b", tensor_parallel=16),
+    case("vllm_is_on_one_machine", "engine.tensor_parallel", "llama-3.3-70b", backend="vllm", tensor_parallel=16),
     case("kv_heads_are_not_repeated", "engine.tensor_parallel", "llama-3.3-70b", tensor_parallel=16),
     case("prompt_fits_step", "engine.limits.max_num_tokens", chunked_context=False,
          limits={"max_input_len": 4096, "max_num_tokens": 2048}),

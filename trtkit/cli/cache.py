@@ -38,9 +38,8 @@ _AGES_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 def ls(output: OutputOption = Output.TEXT) -> None:
     """List products with size, age, last use and the contracts that use them."""
     from trtkit.engine.contents import bytes_on_disk, list_entries, list_foreign
-    from trtkit.engine.store import default_root
 
-    root, now_s = default_root(), time.time()
+    root, now_s = _root(), time.time()
     entries, foreign = list_entries(root), list_foreign(root)
     total = bytes_on_disk(entries)
     if output is Output.JSON:
@@ -77,9 +76,9 @@ def path(
 ) -> None:
     """Print where the store, or one product, is."""
     from trtkit.engine.contents import list_entries
-    from trtkit.engine.store import HOME_VARIABLE, default_root
+    from trtkit.engine.store import HOME_VARIABLE
 
-    root = default_root()
+    root = _root()
     found = [each.path for each in list_entries(root) if each.key.startswith(key)] if key else [root]
     if len(found) != 1:
         hint = f"`trtkit cache ls` lists them; {HOME_VARIABLE} chooses the store"
@@ -110,14 +109,13 @@ def gc(
 ) -> None:
     """Remove damaged and unfinished products, and what the options name; never what is in use."""
     from trtkit.engine.contents import Limits, bytes_on_disk, choose, list_entries, list_foreign
-    from trtkit.engine.store import default_root
 
     limits = Limits(
-        max_age_s=_parse("--max-age", max_age, _AGES_S) if max_age else None,
-        max_bytes=int(_parse("--max-size", max_size, _SIZES)) if max_size else None,
+        max_age_s=_parse("--max-age", max_age, _AGES_S) if max_age is not None else None,
+        max_bytes=int(_parse("--max-size", max_size, _SIZES)) if max_size is not None else None,
         unused=unused,
     )
-    root, now_s = default_root(), time.time()
+    root, now_s = _root(), time.time()
     entries = list_entries(root)
     chosen = choose(entries, limits, now_s=now_s)
     gone, stuck = (chosen, []) if dry_run else _remove(chosen)
@@ -138,6 +136,16 @@ def gc(
         fail(EnvironmentLacks(message, path=stuck[0].filename or root, hint=hint), document)
     if output is Output.JSON:
         show_json(document)
+
+
+def _root() -> Path:
+    """Return the store's folder, which need not be there."""
+    from trtkit.engine.store import HOME_VARIABLE, default_root
+
+    root = default_root()
+    if root.exists() and not root.is_dir():
+        raise EnvironmentLacks("the store is no folder", path=root, hint=f"set {HOME_VARIABLE} to one")
+    return root
 
 
 def _remove(chosen: Iterable[Entry]) -> tuple[list[Entry], list[OSError]]:
@@ -184,11 +192,11 @@ def _document(entry: Entry, now_s: float) -> dict[str, Any]:
 
 def _parse(option: str, text: str, units: dict[str, int]) -> float:
     """Return a number with its unit, in the unit of 1."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", text.strip())
     unit = match[2] if match and match[2] in units else match[2].upper() if match else ""
     if match is None or unit not in units:
         hint = f"a number and one of {', '.join(filter(None, units))}"
-        raise InputError(f"{option} {text}: not understood", hint=hint)
+        raise InputError(f"{option} {text!r}: not understood", hint=hint)
     return float(match[1]) * units[unit]
 
 

@@ -9,6 +9,7 @@ from trtkit.catalog.model import ModelConfig
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import Check, refuses, warns
+from trtkit.plan.preflight.layers import LAYER_CHECKS
 from trtkit.plan.preflight.memory import MEMORY_CHECKS
 from trtkit.plan.preflight.pace import PACE_CHECKS
 from trtkit.plan.preflight.slots import SLOT_CHECKS
@@ -242,6 +243,7 @@ CHECKS: tuple[Check, ...] = (
     sequence_was_stretched,
     prompt_leaves_room,
     step_holds_batch,
+    *LAYER_CHECKS,
     *SLOT_CHECKS,
     *MEMORY_CHECKS,
     settings_have_a_user,

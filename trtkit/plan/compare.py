@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -186,6 +187,16 @@ def _plan(
         return make_plan(contract, model, machine, workload=workload), ""
     except ContractError as error:
         return None, "; ".join(dict.fromkeys(each.message for each in error.problems))
+
+
+def commonest_reasons(candidates: Sequence[Candidate], most: int = 3) -> list[tuple[str, int]]:
+    """Return why candidates cannot be, and of how many each reason holds; numbers in it are those of one of them."""
+    found: dict[str, list[str]] = {}
+    for each in candidates:
+        if each.why_not:
+            found.setdefault(re.sub(r"\d[\d,.]*", "#", each.why_not), []).append(each.why_not)
+    ordered = sorted(found.values(), key=len, reverse=True)
+    return [(reasons[0], len(reasons)) for reasons in ordered[:most]]
 
 
 def best_of_each(candidates: Sequence[Candidate]) -> list[Candidate]:

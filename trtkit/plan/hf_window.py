@@ -18,7 +18,7 @@ def read_window(fields: Fields, arch: Architecture) -> tuple[int | None, int | N
 
     A window that the longest sequence does not exceed is none.
     """
-    kinds = _layer_kinds(fields)
+    kinds = _layer_kinds(fields, arch)
     pattern = _pattern(fields, arch, kinds) if arch.window is Window.PATTERN else None
     window = fields.raw.get("sliding_window", arch.sliding_window_default)
     if window is None or fields.raw.get("use_sliding_window") is False or set(kinds) == {_FULL}:
@@ -29,7 +29,10 @@ def read_window(fields: Fields, arch: Architecture) -> tuple[int | None, int | N
         fields.error("sliding_window", f"must be a number of tokens or null, is {window!r}")
         return None, None
     _, positions = fields.value(arch.keys["max_position_embeddings"], None)
-    if window < 1 or (type(positions) is int and window >= positions):
+    if window < 1:
+        fields.error("sliding_window", f"is {window}, and no window is written null")
+        return None, None
+    if type(positions) is int and window >= positions:
         return None, None
     if arch.window is not Window.PATTERN:
         _check_alike(fields, kinds)
@@ -47,11 +50,14 @@ def read_window(fields: Fields, arch: Architecture) -> tuple[int | None, int | N
     return window, pattern
 
 
-def _layer_kinds(fields: Fields) -> list[str]:
+def _layer_kinds(fields: Fields, arch: Architecture) -> list[str]:
     kinds = fields.raw.get("layer_types") or []
     if not isinstance(kinds, list) or not set(map(str, kinds)) <= {_SLIDING, _FULL}:
         fields.error("layer_types", f"kinds of layers other than {_SLIDING} and {_FULL} are not known")
         return []
+    key, layers = fields.value(arch.keys["num_layers"], None)
+    if kinds and type(layers) is int and len(kinds) != layers:
+        fields.error("layer_types", f"names {len(kinds)} layers, and {key} is {layers}")
     return kinds
 
 

@@ -28,7 +28,7 @@ def render_candidates(candidates: Sequence[Candidate], limit: int = 20) -> str:
     """Return the candidates as a table with bars, best first."""
     rows = candidates[:limit]
     if not rows:
-        return "nothing in the catalog fits"
+        return "nothing that was tried fits"
     most = max(each.per_gpu for each in rows) or 1.0
     head = (
         f"{'GPU':<14}{'weights':<13}{'KV':<6}{'tp x pp':>7}{'GB':>7}{'KV tokens':>11}{'slots':>6}"

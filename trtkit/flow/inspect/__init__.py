@@ -50,9 +50,8 @@ def kind_of(path: Path) -> Kind:
         raise InputError("there is no such folder or file", path=path)
     if path.is_file():
         if path.suffix != ".gguf":
-            raise InputError(
-                "neither a folder nor a .gguf file", path=path, hint="name the folder that it is in"
-            )
+            hint = f"name the folder that it is in: {path.resolve().parent}"
+            raise InputError("neither a folder nor a .gguf file", path=path, hint=hint)
         return Kind.GGUF
     kind = _of_folder(path)
     if kind is None:

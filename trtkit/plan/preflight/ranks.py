@@ -20,7 +20,7 @@ from trtkit.plan.types import Plan, Target
 _TILE = 64
 _USUAL_GPUS = {"gb200": 4, "gh200": 1}
 """GPUs of a machine where they are usually not 8."""
-_WEIGHT_ONLY = ("int8-wo", "int4-awq", "int4-gptq", "w4a8-awq")
+WEIGHT_ONLY = ("int8-wo", "int4-awq", "int4-gptq", "w4a8-awq")
 
 
 @refuses
@@ -30,7 +30,7 @@ def layers_fill_tiles(contract: Contract, model: ModelConfig, plan: Plan) -> Ite
     Each rank's rows and columns must be multiples of 64, or of the group where that is larger.
     """
     name, target = contract.quantization.weights.value, plan.target
-    if contract.engine.backend.value != "tensorrt" or target is None or name not in _WEIGHT_ONLY:
+    if contract.engine.backend.value != "tensorrt" or target is None or name not in WEIGHT_ONLY:
         return
     tile = tile_of(model, name, contract.quantization.group_size)
     wrong = untiled(model, target.ranks, tile)
@@ -119,6 +119,16 @@ def fp8_layers_are_aligned(contract: Contract, model: ModelConfig, plan: Plan) -
         yield Problem(message, "engine.tensor_parallel", "use fewer ranks")
 
 
+@refuses
+def vllm_is_on_one_machine(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Triton's vLLM back end starts its ranks by itself, and no launcher of several machines starts it."""
+    if contract.engine.backend.value == "vllm" and plan.target is not None and plan.target.ranks.nodes > 1:
+        ranks = plan.target.ranks
+        message = f"Triton's vLLM back end runs on one machine, {ranks.world} ranks are on {ranks.nodes}"
+        hint = f"at most {ranks.gpus_per_node} ranks, or back end llmapi"
+        yield Problem(message, "engine.tensor_parallel", hint)
+
+
 @warns
 def ranks_fit_a_node(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """Ranks on several machines need a launcher and a network that all-reduces can wait for."""
@@ -152,6 +162,7 @@ RANK_CHECKS = (
     layers_fill_tiles,
     groups_fill_rows,
     fp8_layers_are_aligned,
+    vllm_is_on_one_machine,
     ranks_fit_a_node,
     kv_heads_are_not_repeated,
 )

@@ -1,0 +1,59 @@
+"""What a conversion would refuse to write for trtkit's own back ends is refused in their plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.plan.published import published
+from trtkit.contract import Contract
+from trtkit.plan import Machine
+from trtkit.plan.preflight.layers import norms_quantize, sides_fill_tiles
+from trtkit.plan.resolve import outline
+
+MACHINE = Machine(cores=2, memory_bytes=64 * 10**9)
+SMALL = replace(published("smollm2-135m"), intermediate_size=1504)
+
+
+def found(check, model, backend="onnx", **quantization):
+    raw = {
+        "name": "t",
+        "model": {"source": "x"},
+        "classes": {"only": {"priority": 1, "ttft_ms": 500}},
+        "quantization": quantization,
+        "engine": {"backend": backend} | ({"gpu": "rtx-pro-6000"} if backend == "rtx" else {}),
+    }
+    contract = Contract.model_validate(raw)
+    return [problem.hint for problem in check(contract, model, outline(contract, model, MACHINE))]
+
+
+@pytest.mark.parametrize("backend", ["onnx", "rtx"])
+@pytest.mark.parametrize(
+    ("model", "weights", "smoothquant", "way_out"),
+    [
+        ("qwen3-8b", "int8-sq", None, ["set quantization.smoothquant to qdq"]),
+        ("phi-3-mini", "int8-sq", "per-channel", ["set quantization.smoothquant to qdq"]),
+        ("gemma-3-1b", "fp8-rowwise", None, ["use fp8"]),
+        ("qwen3-8b", "int8-sq", "qdq", []),
+        ("qwen2.5-7b", "int8-sq", None, []),
+        ("phi-3-mini", "fp8-rowwise", None, []),
+    ],
+)
+def test_forms_that_quantize_inside_of_norms_want_two_of_them(backend, model, weights, smoothquant, way_out):
+    form = {"smoothquant": smoothquant} if smoothquant else {}
+    assert found(norms_quantize, published(model), backend, weights=weights, **form) == way_out
+
+
+@pytest.mark.parametrize(
+    ("model", "quantization", "refused"),
+    [
+        (SMALL, {"weights": "int8-wo"}, True),
+        (SMALL, {"weights": "fp8"}, False),
+        (published("smollm2-135m"), {"weights": "int8-wo"}, False),
+        (published("smollm2-135m"), {"weights": "int4-awq", "group_size": 128}, True),
+        (published("smollm2-135m"), {"weights": "int4-awq", "group_size": 64}, False),
+    ],
+)
+def test_narrow_weights_want_whole_tiles(model, quantization, refused):
+    assert bool(found(sides_fill_tiles, model, **quantization)) == refused
