@@ -129,6 +129,8 @@ def test_machines_of_other_sizes_are_told_to_launcher_and_runtime(line):
         assert b"gpus_per_node: 4" in files["tensorrt_llm/1/model.yaml"]
     with pytest.raises(InputError, match="8 are on 2"):
         render(plan, dialect="vllm")
+    with pytest.raises(InputError, match="one machine, 8 ranks are on 2"):
+        planned(None, backend="vllm", tensor_parallel=8, gpus_per_node=4)
 
 
 def test_gpus_that_are_usually_few_to_a_machine_are_asked_about():
