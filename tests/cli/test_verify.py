@@ -88,7 +88,7 @@ def test_another_target_is_refused_with_the_command_that_builds_for_it(
     code, _, err = trtkit("verify", engine, *(word for each in against for word in ("--against", each)))
     assert code == 6
     (line,) = [line for line in err.splitlines() if "built for" in line]
-    assert "SM 90, TensorRT-LLM 1.1.0, target has" in line
+    assert "SM 90, TensorRT-LLM 1.1.0, " in line.partition("target has")[0]
     assert told in line.partition("target has")[2]
     words = shlex.split(err.partition("fix: ")[2].splitlines()[0])
     assert words[:3] == ["trtkit", "build", "/contracts/chat.yaml"]
@@ -169,8 +169,93 @@ def test_a_pre_release_is_told_where_only_the_line_is_asked_for(trtkit, foreign)
     assert (code, "pre-release 1.2.0rc3" in err, "--against 1.2.0rc3" in err) == (0, True, True)
 
 
+SOFTWARE = [
+    (["tensorrt=10.13.3"], "", 0),
+    (["tensorrt 10.13.3.9", "driver=580.95.05", "1.1.0"], "", 0),
+    (["driver=590.44"], "", 0),
+    (["26.02", "driver=580.95"], "", 0),
+    (["26.02", "tensorrt=10.13.3"], "", 0),
+    (["tensorrt=10.14.1"], "TensorRT 10.13.3, target has TensorRT 10.14.1", 6),
+    (["tensorrt=10.13.2.9"], "TensorRT 10.13.3, target has TensorRT 10.13.2.9", 6),
+    (["tensorrt-rtx=1.7.1"], "TensorRT 10.13.3, target has TensorRT for RTX 1.7.1", 6),
+    (["1.1", "driver=580.88"], "driver 580.95 or newer, target has TensorRT-LLM 1.1.x, driver 580.88", 6),
+    (
+        ["h100-sxm", "driver=575.57.8"],
+        "driver 580.95 or newer, target has H100 SXM, SM 90, driver 575.57.8",
+        6,
+    ),
+]
+
+
+@pytest.mark.parametrize(("against", "said", "code"), SOFTWARE)
+def test_an_engine_runs_on_its_tensorrt_and_on_no_older_driver(trtkit, engine, against, said, code):
+    found, _, err = trtkit("verify", engine, *(word for each in against for word in ("--against", each)))
+    assert (found, said in err) == (code, True), err
+    assert ("built for" in err) == bool(code)
+
+
+@pytest.mark.parametrize(
+    ("against", "fix"),
+    [
+        (["tensorrt=10.14.1"], "--set engine.trtllm=1.2  # in nvcr.io/nvidia/tritonserver:26.07-trtllm"),
+        (["tensorrt=11.4.0"], "fix: use TensorRT 10.13.3 there: no image"),
+        (["driver=575.57"], "engine.trtllm=1.0  # in nvcr.io/nvidia/tritonserver:25.10-trtllm"),
+        (["driver=575.57"], "fix: install driver 580.95 or newer there, or build for it: trtkit build"),
+        (["driver=550.1"], "fix: install driver 580.95 or newer there: no image"),
+        (["tensorrt-rtx=1.7.1"], "engine.backend=rtx  # with tensorrt-rtx-cu13 1.7.1"),
+    ],
+)
+def test_what_builds_for_other_software_is_told(trtkit, engine, against, fix):
+    assert fix in trtkit("verify", engine, "--against", *against)[2]
+
+
+def test_software_that_one_side_does_not_say_is_told(trtkit, engine, foreign):
+    out = trtkit("verify", engine, "--against", "h100-sxm")[1]
+    open_ = "not compared, as the target does not say: TensorRT (10.13.3 built it), driver (580.95 or newer)"
+    assert open_ in out
+    out = trtkit("verify", engine, "--against", "26.02", "--output", "json")[1]
+    assert json.loads(out)["not_compared"] == ["driver (580.95 or newer)"]
+    version(foreign, "1.2.0rc3")  # of no image
+    code, _, err = trtkit("verify", foreign, "--against", "tensorrt=10.14.1", "--against", "driver=590.44")
+    assert (code, "which TensorRT built it" in err, "which driver it needs" in err) == (0, True, True)
+
+
+def test_what_the_manifest_planned_counts_only_where_that_release_built_it(trtkit, tmp_path):
+    planned = TARGET | {"release": "1.1.0", "tensorrt": "10.13.9", "driver": "581.1"}
+    for release, tensorrt in (("1.1.0", "10.13.9"), ("1.1.1", "10.13.3")):
+        origin = ORIGIN | {"target": planned | {"release": release}}
+        store = Store(tmp_path / release)
+        path = store.produce(Stage("compile", {}, write_engine), origin=origin).path
+        assert trtkit("verify", path, "--against", f"tensorrt={tensorrt}")[0] == 0
+        assert trtkit("verify", path, "--against", "tensorrt=10.13.4")[0] == 6
+
+
+def test_an_engine_of_tensorrt_for_rtx_runs_on_the_version_that_built_it(tmp_path):
+    target = {"backend": "rtx", "gpu": "l40s", "sm": 89, "sms": [89], "tensorrt": None, "driver": None}
+    origin = ORIGIN | {"target": target, "tools": {"tensorrt_rtx": "1.7.1.116"}}
+
+    def write(out):
+        (out / "config.json").write_text('{"backend": "rtx", "build_config": {}}')
+        return {}
+
+    path = Store(tmp_path / "store").produce(Stage("compile", {}, write), origin=origin).path
+    for version_, same in (("1.7.1.116", True), ("1.7.1", True), ("1.7.2", False)):
+        problems = compare(path, parse_target([f"tensorrt-rtx={version_}"])).problems
+        assert [each.key for each in problems] == ([] if same else ["TensorRT"])
+    (problem,) = compare(path, parse_target(["tensorrt=10.14.1"])).problems
+    assert (problem.key, "--set engine.backend=tensorrt" in problem.hint) == ("back end and TensorRT", True)
+    (problem,) = compare(path, parse_target(["89", "driver=590.44"])).problems
+    assert (problem.severity, problem.message[:32]) == (Severity.WARNING, "nothing says which driver it nee")
+
+
+@pytest.mark.parametrize("name", ["tensorrt=10.14", "tensorrt=10", "driver=590", "driver=new", "tensorrt="])
+def test_software_without_its_full_version_is_refused(name):
+    with pytest.raises(InputError, match=f"--against {name}"):
+        parse_target([name])
+
+
 def test_an_image_whose_release_is_not_known_names_the_line_alone():
-    assert parse_target(["25.05"]) == Target(line="0.19")
+    assert parse_target(["25.05"]) == Target(line="0.19", tensorrt="10.9.0")
     assert parse_target([f"26.07@sha256:{'a' * 64}"]).image_digest == f"sha256:{'a' * 64}"
 
 
@@ -207,7 +292,13 @@ def test_a_gpu_that_comes_in_several_forms_is_asked_back():
 
 def test_two_names_that_contradict_each_other_are_refused():
     assert parse_target(["l40s", "89"]) == Target(gpu="l40s", sm=89)
-    for names in (["l40s", "90"], ["cpu", "l40s"], ["1.2", "cpu"], ["26.03", "1.2.1"]):
+    for names in (
+        ["l40s", "90"],
+        ["cpu", "driver=590.44"],
+        ["1.2", "cpu"],
+        ["26.03", "1.2.1"],
+        ["26.03", "tensorrt=10.9.0"],
+    ):
         with pytest.raises(InputError, match="cannot both be"):
             parse_target(names)
     assert parse_target(["1.2", "1.2.1"]) == Target(line="1.2", release="1.2.1")

@@ -153,7 +153,10 @@ _ORIGIN: Mapping[str, Mapping[str, type]] = {
         "trtllm": str,
         "release": str,
         "image": str,
+        "tensorrt": str,
+        "driver": str,
     },
+    "tools": {"tensorrt_rtx": str},
 }
 """Fields of the origin that are read again, and their kinds; any may be missing or null."""
 

@@ -13,8 +13,11 @@ class Comparison:
 
     problems: tuple[Problem, ...] = ()
     compared: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
+    """What it depends on, and was not compared: the target does not say it."""
 
     def __add__(self, other: Comparison) -> Comparison:
         """Return both together, each name once."""
-        names = dict.fromkeys((*self.compared, *other.compared))
-        return Comparison((*self.problems, *other.problems), tuple(names))
+        compared = dict.fromkeys((*self.compared, *other.compared))
+        left = dict.fromkeys((*self.open, *other.open))
+        return Comparison((*self.problems, *other.problems), tuple(compared), tuple(left))

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
 from trtkit.catalog.gpus import GPUS
-from trtkit.catalog.trtllm import IMAGES, image_reference
 from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST
 from trtkit.engine.manifest import Manifest, read_manifest
 from trtkit.engine.origin import build_command
 from trtkit.errors import Problem, Severity
 from trtkit.flow.against.comparison import Comparison
+from trtkit.flow.against.software import (
+    ON_GPUS,
+    RTX,
+    backend_for,
+    doubts,
+    fix_of,
+    line_for,
+    open_questions,
+    software_pairs,
+    with_software,
+)
 from trtkit.flow.against.target import CPU, ON_CPUS, Target, release_facts
 from trtkit.flow.inspect.description import read_description
 from trtkit.flow.inspect.engine import engine_version
@@ -38,18 +48,17 @@ def compare_engine(folder: Path, target: Target, *, rebuild: Mapping[str, Any] |
         problem = Problem("nothing in it says what it was built for", file=str(folder), hint="build it again")
         return Comparison((problem,))
     have = built.target
-    hint = (
-        build_command(built.origin, _changes(have, target)) if rebuild is None else build_command(rebuild, {})
-    )
+    changes = _changes(have, target)
+    hint = build_command(built.origin, changes) if rebuild is None else build_command(rebuild, {})
     pairs = _pairs(have, target, any_cpu=rebuild is None)
     compared = tuple(name for name, (mine, theirs) in pairs.items() if None not in {mine, theirs})
     problems = [
         *_contradictions(folder, have),
-        *_differences(folder, built, target, pairs, hint + _image(target)),
+        *_differences(folder, built, target, pairs, hint),
     ]
     if not problems:
         problems += _doubts(folder, have, target, hint)
-    return Comparison(tuple(problems), compared)
+    return Comparison(tuple(problems), compared, open_questions(have, target))
 
 
 def built_for(folder: Path) -> Built | None:
@@ -64,7 +73,7 @@ def built_for(folder: Path) -> Built | None:
         return built_for(engines[0])
     if config.get("backend"):
         return Built(Target(str(config["backend"])), {})
-    return Built(Target("tensorrt", **said), {}) if said else None
+    return Built(with_software(Target("tensorrt", **said), {}), {}) if said else None
 
 
 def _of_manifest(manifest: Manifest, said: Mapping[str, str]) -> Target:
@@ -73,20 +82,19 @@ def _of_manifest(manifest: Manifest, said: Mapping[str, str]) -> Target:
     names = ("backend", "gpu", "sm")
     by = release_facts(str(manifest.facts.get("trtllm") or "")) or said
     digest = manifest.facts.get("image_digest")
-    return Target(
+    planned = Target(
         **{name: target.get(name) for name in names},
         line=target.get("trtllm") or by.get("line"),
         sms=tuple(target.get("sms") or ()),
         release=by.get("release"),
         image_digest=digest if isinstance(digest, str) else None,
     )
+    return with_software(planned, manifest.origin)
 
 
 def _pairs(have: Target, target: Target, *, any_cpu: bool) -> dict[str, tuple[Any, Any]]:
     """Return what both sides say of each thing that has to be equal; None for what one of them does not say."""
-    wants = target.backend
-    if target.line and have.backend not in TRTLLM_BACKENDS:
-        wants = wants or TRTLLM_BACKENDS[0]
+    wants = target.backend or _moves_to(have, target)
     if any_cpu and wants == CPU and have.backend in ON_CPUS:
         wants = have.backend
     sm = target.sm if target.sm in have.sms else have.sm
@@ -96,19 +104,21 @@ def _pairs(have: Target, target: Target, *, any_cpu: bool) -> dict[str, tuple[An
         "SM": (None if have.backend in ON_CPUS else sm, target.sm),
         "release line": (have.line, target.line),
         "release": (have.release, target.release) if exact else (None, None),
+        **software_pairs(have, target),
     }
 
 
 def _differences(
-    folder: Path, built: Built, target: Target, pairs: Mapping[str, tuple[Any, Any]], hint: str
+    folder: Path, built: Built, target: Target, pairs: Mapping[str, tuple[Any, Any]], command: str
 ) -> Iterator[Problem]:
-    have, said = built.target, f"built for {built.target}, target has {target}"
-    if (have.backend in ON_CPUS) != (target.backend in ON_CPUS):
-        yield Problem(said, key="back end", file=str(folder), hint=hint)
-        return
+    have, said = built.target, f"{_built_for(built.target, target)}, target has {target}"
     differing = {
         name: mine for name, (mine, theirs) in pairs.items() if theirs is not None and mine != theirs
     }
+    hint = fix_of(command, have, target, differing)
+    if (have.backend in ON_CPUS) != (target.backend in ON_CPUS):
+        yield Problem(said, key="back end", file=str(folder), hint=hint)
+        return
     if wrong := [name for name, mine in differing.items() if mine is not None]:
         yield Problem(said, key=" and ".join(wrong), file=str(folder), hint=hint)
     if unknown := [name for name, mine in differing.items() if mine is None]:
@@ -140,12 +150,13 @@ def _doubts(folder: Path, have: Target, target: Target, hint: str) -> Iterator[P
         yield warning(message, f"name the exact release: --against {have.release}")
     if have.image_digest and target.image_digest and have.image_digest != target.image_digest:
         yield warning(f"built in another image of {have.release or have.line}: {have.image_digest}")
+    yield from map(warning, doubts(have, target))
 
 
-def _image(target: Target) -> str:
-    """Return a remark for a command: the image that has the release, where it is not the line's newest."""
-    tags = [image.tag for image in IMAGES.values() if target.release and image.release == target.release]
-    return f"  # in {image_reference(tags[-1])}" if tags else ""
+def _built_for(have: Target, target: Target) -> str:
+    """Return what an engine was built for, with the software below it where the target says some."""
+    shown = replace(have, tensorrt=target.tensorrt and have.tensorrt, driver=target.driver and have.driver)
+    return f"built for {shown}{' or newer' if shown.driver else ''}"
 
 
 def _changes(have: Target, target: Target) -> dict[str, str]:
@@ -153,8 +164,8 @@ def _changes(have: Target, target: Target) -> dict[str, str]:
     if target.backend == CPU:
         only_rtx = {"engine.targets": "null"} if have.sms else {}
         return {"engine.backend": CPU, "engine.gpu": "null", **only_rtx}
-    moves = have.backend in ON_CPUS or (target.line and have.backend not in TRTLLM_BACKENDS)
-    changes = {"engine.backend": "tensorrt"} if moves else {}
+    moves = _moves_to(have, target)
+    changes = {"engine.backend": moves} if moves else {}
     if have.sms and target.sm and not moves:
         return {"engine.targets": str(sorted({*have.sms, target.sm}))}
     gpu = target.gpu or next((gpu.name for gpu in GPUS.values() if gpu.sm == target.sm), None)
@@ -162,6 +173,17 @@ def _changes(have: Target, target: Target) -> dict[str, str]:
         changes["engine.gpu"] = gpu
     elif moves and have.gpu is None:
         changes["engine.gpu"] = "GPU"
-    if target.line:
-        changes["engine.trtllm"] = target.line
+    if (line := line_for(target)) and (moves or have.backend in TRTLLM_BACKENDS):
+        changes["engine.trtllm"] = line
     return changes
+
+
+def _moves_to(have: Target, target: Target) -> str | None:
+    """Return the back end that runs on the target's GPU with its software; None where the engine's own does."""
+    loads = backend_for(target)
+    if have.backend in ON_CPUS:
+        return loads or TRTLLM_BACKENDS[0]
+    if target.line and have.backend not in TRTLLM_BACKENDS:
+        return TRTLLM_BACKENDS[0]
+    is_other_product = loads != have.backend and RTX in {loads, have.backend} and have.backend in ON_GPUS
+    return loads if is_other_product else None

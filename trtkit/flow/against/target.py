@@ -1,4 +1,4 @@
-"""A machine to run on, as people name it: a GPU, an SM, a release, an image."""
+"""A machine to run on, as people name it: a GPU, an SM, a release, an image, a TensorRT, a driver."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ _IMAGE = re.compile(
     r"(?:(?:[\w.-]+/)*tritonserver:)?(\d{2}\.\d{2})(?:-trtllm-python-py3)?(?:@(sha256:[0-9a-f]{64}))?",
     re.ASCII,
 )
+_SOFTWARE = re.compile(r"(tensorrt|tensorrt[_-]rtx|driver)[ =]v?(\d+(?:\.\d+)+)", re.ASCII)
+_EXACT_PARTS = 3
+"""Numbers of a version of TensorRT without which it is not known which one that is."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,10 @@ class Target:
     release: str | None = None
     """Exact version of TensorRT-LLM, as PEP 440 has it."""
     image_digest: str | None = None
+    tensorrt: str | None = None
+    """Version of TensorRT, as ``for RTX 1.7.1`` of the other product of that name."""
+    driver: str | None = None
+    """Version of the machine's driver; of what is built for it, the oldest that will do."""
 
     def __str__(self) -> str:
         words = [
@@ -48,6 +55,8 @@ class Target:
             f"SM {' and '.join(map(str, self.sms or (self.sm,)))}" if self.sm else "",
             f"TensorRT-LLM {self.release or f'{self.line}.x'}" if self.line else "",
             f"image {self.image_digest[:19]}" if self.image_digest else "",
+            f"TensorRT {self.tensorrt}" if self.tensorrt else "",
+            f"driver {self.driver}" if self.driver else "",
         ]
         return ", ".join(filter(None, words)) or f"the back end {self.backend}"
 
@@ -102,14 +111,27 @@ def _facts(name: str) -> dict[str, Any]:
         return _of_image(match[1], match[2])
     if (facts := release_facts(text)) and facts["line"] in PROFILES:
         return facts
+    if match := _SOFTWARE.fullmatch(text):
+        return _of_software(name, match[1], match[2])
     near = near_gpus(text) if text else []
     meant = f"did you mean {', '.join(near)}? " if near else ""
     known = f"a GPU ({', '.join(GPUS)}), an SM (89), a release ({', '.join(PROFILES)}, or 1.2.1)"
-    hint = f"{meant}name {known}, an image of TensorRT-LLM ({list(IMAGES)[-1]}), or cpu"
+    hint = f"{meant}name {known}, an image of TensorRT-LLM ({list(IMAGES)[-1]}), "
+    known += "tensorrt=10.14.1, tensorrt-rtx=1.7.1, driver=590.44, or cpu"
     raise InputError(f"--against {name}: not known", hint=hint)
+
+
+def _of_software(name: str, product: str, version: str) -> dict[str, Any]:
+    if product == "driver":
+        return {"driver": version}
+    if version.count(".") < _EXACT_PARTS - 1:
+        hint = "name it exactly, for instance tensorrt=10.14.1: an engine runs on no other"
+        raise InputError(f"--against {name}: that may be several versions", hint=hint)
+    return {"tensorrt": version if product == "tensorrt" else f"for RTX {version}"}
 
 
 def _of_image(tag: str, digest: str | None) -> dict[str, Any]:
     line = next(line for line, profile in PROFILES.items() if tag in profile.images)
-    found = {"line": line, "release": IMAGES[tag].release, "image_digest": digest}
+    image = IMAGES[tag]
+    found = {"line": line, "release": image.release, "image_digest": digest, "tensorrt": image.tensorrt}
     return {key: value for key, value in found.items() if value is not None}
