@@ -71,7 +71,7 @@ def test_what_the_builder_rewrites_is_foreseen(tools, compiled, planned, quantiz
 @pytest.mark.parametrize("line", ["0.17", "1.2"])
 def test_every_value_of_the_plan_is_compared(tools, compiled, planned, tmp_path, line):
     tools(version=f"{line}.0")
-    plan = planned(trtllm=line, lora={"modules": ["attn_dense"], "max_rank": 8})
+    plan = planned(trtllm=line, gpus_per_node=4, lora={"modules": ["attn_dense"], "max_rank": 8})
     _, out = compiled(plan=plan)
     source, built = (
         json.loads((folder / "config.json").read_text()) for folder in (tmp_path / "checkpoint", out)

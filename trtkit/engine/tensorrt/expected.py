@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trtkit.catalog.parallel import GPUS_PER_NODE
 from trtkit.catalog.trtllm import FLAGS
 from trtkit.engine.tensorrt.argv import Value, flags_of, target_of
 from trtkit.engine.tensorrt.job import PROFILES
@@ -79,8 +80,11 @@ def expected(plan: Plan, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     given = [key for key in _QUANTIZATION_IF_GIVEN if quantization.get(key) is not None]
     for key in ("quant_algo", "kv_cache_quant_algo", *given):
         model[f"pretrained_config.quantization.{key}"] = quantization.get(key)
-    for key, value in (("tp_size", plan.tensor_parallel), ("pp_size", plan.pipeline_parallel)):
-        model[f"pretrained_config.mapping.{key}"] = value
+    ranks = target_of(plan).ranks
+    sizes = {"tp_size": ranks.tp, "pp_size": ranks.pp}
+    # The runtime takes each rank's GPU from it; what is usual is not written into checkpoints.
+    sizes |= {"gpus_per_node": ranks.gpus_per_node} if ranks.gpus_per_node != GPUS_PER_NODE else {}
+    model |= {f"pretrained_config.mapping.{key}": value for key, value in sizes.items()}
     if (gpus := (checkpoint.get("mapping") or {}).get("gpus_per_node")) is not None:
         model["pretrained_config.mapping.gpus_per_node"] = gpus
     model["pretrained_config.logits_dtype"] = flags.get("logits_dtype") or checkpoint.get("logits_dtype")
