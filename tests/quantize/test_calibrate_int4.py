@@ -195,8 +195,12 @@ def test_ranges_alone_have_no_int4_weights(model, tmp_path):
 def test_groups_are_as_wide_as_the_model_allows(tmp_path):
     folder = build(tmp_path / "odd", llama(hidden_size=192, intermediate_size=256))
     assert prepared(folder, purpose=Purpose.INT4_AWQ).group_size == 64
-    with pytest.raises(ContractError, match="no multiple of a group of 128"):
-        prepared(folder, purpose=Purpose.W4A8_AWQ)
+    for purpose, size, way_out in (
+        (Purpose.W4A8_AWQ, None, "int8-wo or fp8 weights"),
+        (Purpose.INT4_AWQ, 128, "--group-size 64"),
+    ):
+        with pytest.raises(ContractError, match=f"no multiple of a group of 128\n    fix: use {way_out}"):
+            prepared(folder, purpose=purpose, group_size=size)
     with pytest.raises(InputError, match="not of 32"):
         prepared(folder, purpose=Purpose.INT4_AWQ, group_size=32)
 

@@ -68,7 +68,11 @@ def choose_group(request: Request, layers: ModelLayers) -> int | None:
     fitting = [size for size in sizes if not any(_misfits(groups, size))]
     if fitting:
         return fitting[0]
-    problems = [_side_problem(group, sizes[-1]) for group in groups if any(_misfits([group], sizes[-1]))]
+    others = [size for size in allowed if not any(_misfits(groups, size))]
+    hint = f"use --group-size {others[0]}" if others else "use int8-wo or fp8 weights"
+    problems = [
+        _side_problem(group, sizes[-1], hint) for group in groups if any(_misfits([group], sizes[-1]))
+    ]
     raise ContractError(problems)
 
 
@@ -76,9 +80,8 @@ def _misfits(groups: list[LinearGroup], size: int) -> list[bool]:
     return [bool(group.width % size) for group in groups]
 
 
-def _side_problem(group: LinearGroup, size: int) -> Problem:
+def _side_problem(group: LinearGroup, size: int, hint: str) -> Problem:
     message = f"reads {group.width} channels, which are no multiple of a group of {size}"
-    hint = "use --group-size 64 where that fits, or int8-wo or fp8 weights"
     return Problem(message, key=group.names[0], hint=hint)
 
 
