@@ -111,7 +111,7 @@ class SmoothQuant:
         weights = self.plan.weights
         if layout.config.architecture in _NEVER:
             message = f"TensorRT-LLM has no SmoothQuant for {layout.config.architecture}"
-            return [Problem(message, hint="use weights: none, int8-wo or fp8")]
+            return [Problem(message, hint="use weights: none, int8-wo or fp8, or smoothquant: qdq")]
         problems = [
             *quantized_problems(mapped, weights),
             *expert_problems(mapped, weights),

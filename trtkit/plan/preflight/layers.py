@@ -6,34 +6,27 @@ from collections.abc import Iterator
 
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import ONE_RANK
-from trtkit.catalog.support import NO_SMOOTHQUANT
+from trtkit.catalog.support import QK_NORMS
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses
 from trtkit.plan.preflight.ranks import WEIGHT_ONLY, untiled
-from trtkit.plan.tensors import rules_of
 from trtkit.plan.types import Plan
 
 _OWN = ("cpu", "onnx", "rtx")
 _KEY = "quantization.weights"
-_NORMS = {"input_layernorm", "post_layernorm"}
 _TILE = 64
 _ROWWISE = "FP8_PER_CHANNEL_PER_TOKEN"
 
 
 @refuses
 def norms_quantize(_: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
-    """Some formats quantize inside of a layer's two norms: with others, the checkpoint's form has no place for them."""
+    """Formats that quantize inside of a layer's two norms have no place for norms of queries and keys."""
     formats = plan.quantization
     algorithm = formats.quant_algo or ""
     by_plugin = algorithm.endswith("_PLUGIN")
-    if plan.backend not in _OWN or not (by_plugin or algorithm == _ROWWISE):
-        return
-    norms = {rule.target.split("{layer}.")[-1] for rule in rules_of(model) if "norm" in rule.target and rule.per_layer}
-    others = {name.rpartition(".")[0] for name in norms} ^ _NORMS
-    if others or (by_plugin and model.architecture in NO_SMOOTHQUANT):
-        form = f"{formats.weights} ({algorithm})"
-        message = f"TensorRT-LLM's checkpoints have no {form} layers for {model.architecture}"
+    if plan.backend in _OWN and model.architecture in QK_NORMS and (by_plugin or algorithm == _ROWWISE):
+        message = f"checkpoints have no {formats.weights} layers ({algorithm}) for {model.architecture}"
         yield Problem(message, _KEY, "set quantization.smoothquant to qdq" if by_plugin else "use fp8")
 
 
@@ -45,7 +38,9 @@ def sides_fill_tiles(contract: Contract, model: ModelConfig, plan: Plan) -> Iter
         return
     tile = max(_TILE, asked.group_size or 0)
     for layer, size in untiled(model, ONE_RANK, tile)[:1]:
-        message = f"{layer} has {size} channels, no multiple of {tile}, as checkpoints with {name} weights have"
+        message = (
+            f"{layer} has {size} channels, no multiple of {tile}, as checkpoints with {name} weights have"
+        )
         yield Problem(message, _KEY, "use fp8, int8-sq or none" + ", or groups of 64" * (tile > _TILE))
 
 
