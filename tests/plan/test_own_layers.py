@@ -9,17 +9,17 @@ import pytest
 from tests.plan.published import published
 from trtkit.contract import Contract
 from trtkit.plan import Machine
-from trtkit.plan.preflight.layers import norms_quantize, sides_fill_tiles
+from trtkit.plan.preflight.layers import narrow_scales_have_16_bits, norms_quantize, sides_fill_tiles
 from trtkit.plan.resolve import outline
 
 MACHINE = Machine(cores=2, memory_bytes=64 * 10**9)
 SMALL = replace(published("smollm2-135m"), intermediate_size=1504)
 
 
-def found(check, model, backend="onnx", **quantization):
+def found(check, model, backend="onnx", dtype="float16", **quantization):
     raw = {
         "name": "t",
-        "model": {"source": "x"},
+        "model": {"source": "x", "dtype": dtype},
         "classes": {"only": {"priority": 1, "ttft_ms": 500}},
         "quantization": quantization,
         "engine": {"backend": backend} | ({"gpu": "rtx-pro-6000"} if backend == "rtx" else {}),
@@ -59,3 +59,9 @@ def test_forms_that_quantize_inside_of_norms_take_none_of_queries_and_keys(
 )
 def test_narrow_weights_want_whole_tiles(model, quantization, refused):
     assert bool(found(sides_fill_tiles, model, **quantization)) == refused
+
+
+@pytest.mark.parametrize(("weights", "refused"), [("int4-awq", True), ("int8-wo", False)])
+def test_scales_of_groups_are_refused_in_float32_with_what_computes_in_it_anyway(weights, refused):
+    hints = found(narrow_scales_have_16_bits, published("smollm2-135m"), dtype="float32", weights=weights)
+    assert ["computes in float32 from either" in hint for hint in hints] == [True] * refused

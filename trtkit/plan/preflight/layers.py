@@ -13,7 +13,8 @@ from trtkit.plan.check import refuses
 from trtkit.plan.preflight.ranks import WEIGHT_ONLY, untiled
 from trtkit.plan.types import Plan
 
-_OWN = ("cpu", "onnx", "rtx")
+_ON_CPU = ("cpu", "onnx")
+_OWN = (*_ON_CPU, "rtx")
 _KEY = "quantization.weights"
 _TILE = 64
 _ROWWISE = "FP8_PER_CHANNEL_PER_TOKEN"
@@ -44,4 +45,15 @@ def sides_fill_tiles(contract: Contract, model: ModelConfig, plan: Plan) -> Iter
         yield Problem(message, _KEY, "use fp8, int8-sq or none" + ", or groups of 64" * (tile > _TILE))
 
 
-LAYER_CHECKS = (norms_quantize, sides_fill_tiles)
+@refuses
+def narrow_scales_have_16_bits(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Scales of INT4 groups are written as GPUs read them, also for back ends that compute in float32."""
+    if plan.backend in _ON_CPU and "int4" in plan.quantization.weights and contract.dtype.value == "float32":
+        message = (
+            "checkpoints with INT4 weights are written for engines that compute in 16 bits, whoever runs them"
+        )
+        hint = f"use float16 or bfloat16: the {plan.backend} back end computes in float32 from either"
+        yield Problem(message, "model.dtype", hint)
+
+
+LAYER_CHECKS = (norms_quantize, sides_fill_tiles, narrow_scales_have_16_bits)
