@@ -140,6 +140,21 @@ def test_pools_get_servers_and_gpus_of_their_own():
     assert [words[place + 1] for place, word in enumerate(words) if word == "--set"] == pools
 
 
+def test_a_server_has_the_gpus_of_its_draft_model_too(tmp_path):
+    given = [
+        "engine.tensor_parallel=2",
+        f"engine.speculation={{mode: draft-target, draft: {tmp_path / 'draft.yaml'}}}",
+    ]
+    content = yaml.safe_load(CONTRACT.read_text())
+    content["engine"]["tensor_parallel"] = 4
+    (tmp_path / "draft.yaml").write_text(yaml.safe_dump(content))
+    services = yaml.safe_load(compose_files(load_contract(CONTRACT, given), FOLDER)["compose.yaml"])[
+        "services"
+    ]
+    (device,) = services["triton"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device["device_ids"] == ["0", "1", "2", "3"]
+
+
 def test_what_the_proxy_reads_is_in_its_container_wherever_contract_and_model_lie(tmp_path):
     (tmp_path / "models/m").mkdir(parents=True)
     (tmp_path / "in").mkdir()
