@@ -179,7 +179,7 @@ def test_what_is_lacking_is_told_before_anything_is_done(trtkit, contract, tmp_p
         ({"weights": "fp8", "calibration": {}}, "fix: quantization.calibration.max_length: 128"),
         (
             {"weights": "int4-awq", "group_size": 128, "calibration": {"max_length": 9}},
-            "no multiple of a group of 128",
+            "no multiple of 128",
         ),
         ({"weights": "int8-wo", "alpha": 0.4}, "quantization.alpha"),
     ],
