@@ -6,11 +6,12 @@ import string
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from tests.checkpoint.conftest import tiny_llama
 from tests.cli.conftest import trtkit
 from tests.proxy.conftest import fake, serve, tokenizer_file
 from trtkit.bench.filler import Filler
 
-__all__ = ["fake", "serve", "tokenizer_file", "trtkit"]
+__all__ = ["fake", "serve", "tiny_llama", "tokenizer_file", "trtkit"]
 
 
 @pytest.fixture(scope="session")

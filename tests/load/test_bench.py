@@ -48,18 +48,10 @@ def bench(contract, fake, words_file):
     """Run `trtkit bench`; return its exit code, document and stderr."""
 
     async def run(*arguments):
-        command = [
-            "bench",
-            fake.address,
-            "--contract",
-            contract,
-            "--tokenizer",
-            words_file,
-            "--output",
-            "json",
-        ]
+        known = ("--contract", contract, "--tokenizer", words_file, "--output", "json")
+        command = ("bench", fake.address, *known, *arguments)
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "trtkit", *map(str, (*command, *arguments))),
+            *(sys.executable, "-m", "trtkit", *map(str, command)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
@@ -204,6 +196,50 @@ async def test_a_probe_tells_the_speed_of_an_engine(fake, filler):
     assert fit.prefill_ms[1] + 300 * fit.prefill_ms[2] == pytest.approx(1, rel=0.4)
     at_4 = fit.step_ms[0] + 4 * fit.step_ms[1] + 4 * 100 * fit.step_ms[2]
     assert at_4 == pytest.approx(13, rel=0.4)
+
+
+async def test_what_a_bench_measures_is_read_by_plan_and_simulate(
+    trtkit, bench, contract, fake, tiny_llama, tmp_path
+):
+    """An engine that takes 2 ms a prompt token, and 10 ms a step plus 10 ms a running request."""
+    running = 0
+
+    async def script(request, context):
+        nonlocal running
+        running += 1
+        try:
+            await asyncio.sleep(0.002 * len(request.raw_input_contents[0].split()))
+            for _ in range(int.from_bytes(request.raw_input_contents[1], "little")):
+                yield text_chunk(request)
+                await asyncio.sleep(0.01 + 0.01 * running)
+            yield final_chunk(request)
+        finally:
+            running -= 1
+
+    fake.script = script
+    file = tmp_path / "calibration.json"
+    engine = ("--set", f"model.source={tiny_llama()}", "--set", "engine.limits.max_batch_size=2")
+    code, _, told = await bench("--rate", 5, "--duration", 1, "--calibration", file, *engine)
+    assert (code, told.count("engine: ")) == (0, 36), told
+    base, linear, square = json.loads(file.read_text())["prefill_ms"]
+    assert base + 64 * linear + 64**2 * square == pytest.approx(128, rel=0.4)
+    command = (contract, *engine, "--calibration", file, "--output", "json")
+    code, out, told = await asyncio.to_thread(trtkit, "plan", *command)
+    pace = json.loads(out)["plan"]["pace"]
+    assert (code, pace["basis"]) == (0, "measured"), told
+    assert pace["step_ms"] == pytest.approx(30, rel=0.4)
+    code, out, told = await asyncio.to_thread(
+        trtkit, "simulate", *command, "--duration", 5, "--seeds", 1, "--rate", 1
+    )
+    assert (code, json.loads(out)["engine_known"]) == (0, "measured"), told
+    assert str(fake.address) in json.loads(out)["engine_source"]
+    other = ("--set", "quantization.weights=int8-wo")
+    for verb in ("plan", "simulate"):
+        code, _, told = await asyncio.to_thread(trtkit, verb, *command, *other)
+        assert (code, "measured on another engine: weights 'none', the plan has 'int8-wo'" in told) == (
+            2,
+            True,
+        )
 
 
 @pytest.fixture
