@@ -209,6 +209,13 @@ def test_what_builds_for_other_software_is_told(trtkit, engine, against, fix):
     assert fix in trtkit("verify", engine, "--against", *against)[2]
 
 
+def test_no_command_is_told_for_a_tensorrt_that_no_release_has(trtkit, foreign):
+    (foreign / "config.json").write_text('{"backend": "cpu"}')
+    assert "fix: no image of TensorRT-LLM" in trtkit("verify", foreign, "--against", "tensorrt=11.4.0")[2]
+    known = trtkit("verify", foreign, "--against", "tensorrt=10.13.3")[2]
+    assert "--set engine.backend=tensorrt --set engine.gpu=GPU --set engine.trtllm=1.1" in known
+
+
 def test_software_that_one_side_does_not_say_is_told(trtkit, engine, foreign):
     out = trtkit("verify", engine, "--against", "h100-sxm")[1]
     open_ = "not compared, as the target does not say: TensorRT (10.13.3 built it), driver (580.95 or newer)"

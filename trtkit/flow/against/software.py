@@ -66,15 +66,17 @@ def fix_of(command: str, have: Target, target: Target, differing: Collection[str
     image = image_for(target) if target.release or target.tensorrt or target.driver else None
     if backend_for(target) == RTX:
         built = f"{command}  # with tensorrt-rtx-cu13 {str(target.tensorrt).removeprefix(_FOR_RTX)}"
-    elif image is None and not {TENSORRT, DRIVER}.isdisjoint(differing):
+    elif image is None and (target.tensorrt or DRIVER in differing):
         built = ""
     else:
         built = f"{command}  # in {image_reference(image.tag)}" if image else command
     needs = {TENSORRT: f"use TensorRT {have.tensorrt}", DRIVER: f"install driver {have.driver} or newer"}
     there = " and ".join(text for name, text in needs.items() if name in differing)
-    if built and DRIVER in differing:
-        return f"{there} there, or build for it: {built}"
-    return built or f"{there} there: no image of TensorRT-LLM that is known has what the target has"
+    if built:
+        return f"{there} there, or build for it: {built}" if DRIVER in differing else built
+    return (
+        f"{f'{there} there: ' if there else ''}no image of TensorRT-LLM that is known has what the target has"
+    )
 
 
 def doubts(have: Target, target: Target) -> Iterator[str]:
