@@ -115,6 +115,8 @@ def test_a_draft_that_is_not_here_is_a_warning(drafting):
     path, _ = drafting("llama-3.1-8b", "llama-3.2-1b")
     (path.parent / "small" / "config.json").unlink()
     assert "the draft model is not counted" in run(path).stderr
+    compared = run(path, "--config", CONFIG, "--compare", "--gpu", "h200", "--tp", "1")
+    assert "the draft model is left out of what is tried" in compared.stderr
 
 
 def test_problems_name_the_contracts_lines(tmp_path):

@@ -171,8 +171,14 @@ class Question:
         return make_plan(self.contract, self.model, machine, measured=speed, workload=self.workload)
 
     def of_gpus(self) -> Iterator[Problem]:
-        """Yield a warning where GPUs are asked for, and the contract itself names a back end that has none."""
+        """Yield warnings where GPUs are asked for: the contract's back end has none, its draft model is not tried."""
         given = self.contract.engine
+        if given.speculation is not None and given.speculation.draft is not None:
+            message = (
+                "the draft model is left out of what is tried: neither its memory nor its tokens are counted"
+            )
+            hint = "plan the contract for the one that you choose"
+            yield self.located(Problem(message, "engine.speculation", hint, severity=Severity.WARNING))
         if "backend" in given.model_fields_set and not BACKENDS[given.backend.value].needs_gpu:
             message = f"{given.backend.value} runs on no GPU: the answer is for {BackendName.TENSORRT.value}"
             yield self.located(Problem(message, "engine.backend", severity=Severity.WARNING))
