@@ -74,7 +74,8 @@ def fix_of(command: str, have: Target, target: Target, differing: Collection[str
     there = " and ".join(text for name, text in needs.items() if name in differing)
     if built:
         return f"{there} there, or build for it: {built}" if DRIVER in differing else built
-    return f"{f'{there} there: ' if there else ''}no image of TensorRT-LLM that is known goes with all that the target has"
+    none = "no image of TensorRT-LLM that is known goes with all that the target has"
+    return f"{there} there: {none}" if there else none
 
 
 def doubts(have: Target, target: Target) -> Iterator[str]:
