@@ -16,8 +16,8 @@ import typer
 from account import GB, MB, Verdict
 from chart import Bar, Better, Panel, draw
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Table
+from screen import screen
 from synthetic import SyntheticModel
 
 from trtkit.checkpoint.convert import convert
@@ -39,7 +39,6 @@ _SMS = [80, 86, 89, 120]
 _LEAST_GB_PER_S = 1.0
 _MOST_GRAPH_MB = 200.0
 """On top of the interpreter with its imports, whatever the model's size."""
-screen = Console(highlight=False)
 
 
 @dataclass(frozen=True)

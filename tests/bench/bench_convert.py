@@ -11,8 +11,8 @@ from typing import Annotated, Any, NoReturn
 import report
 import typer
 from account import CASES, GB, Case, Result, verdicts
-from rich.console import Console
 from runs import ConversionFailedError, measure, needed_bytes
+from screen import screen
 from synthetic import SyntheticModel
 
 from trtkit.checkpoint.staging import scratch_folder
@@ -20,7 +20,6 @@ from trtkit.checkpoint.staging import scratch_folder
 _SIZES_GB, _QUICK_GB = (2.0, 8.0), (0.25, 1.0)
 _NAMES = {case.name: case for case in CASES}
 _RESULTS = Path("build/bench")
-screen = Console(highlight=False)
 
 
 def main(

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from account import MB
 from rich.box import SIMPLE
-from rich.console import Console
 from rich.table import Table
+from screen import screen
 
 from trtkit.catalog.formats import BACKENDS
 from trtkit.checkpoint.hf import HfCheckpoint
@@ -29,7 +29,6 @@ _CONTRACT = Path("build_configs/smollm2-135m__none-kv_auto__rtx-pro-6000-tp1.yam
 _SINCE_ADA = ("fp8", "fp8-rowwise")
 _CALIBRATED = ("int8-sq", "fp8", "int4-awq")
 _RESULTS = Path("build/bench")
-screen = Console(highlight=False)
 
 
 @dataclass(frozen=True)
