@@ -14,6 +14,8 @@ import tritonclient.grpc as sync_triton
 from tests.proxy.conftest import BLS, CLASSES, ask, infer_request, text_inputs, timed, token_inputs
 from tests.proxy.fake_triton import final_chunk, text_chunk, three_tokens
 from trtkit.contract.service import ServiceClass, Timeouts
+from trtkit.proxy.admission import Reason
+from trtkit.proxy.ending import Caller
 
 
 async def stalls(request, context):
@@ -135,14 +137,27 @@ async def test_a_client_that_goes_away_stops_the_engine_and_frees_the_slot(front
     assert fake.running == 0
 
 
-async def test_a_client_whose_own_deadline_came_first_did_not_leave(fake, serve, until_stop):
+@pytest.mark.parametrize(
+    ("after_s", "reason"),
+    [
+        (1.0, Reason.CLIENT_CANCELLED),
+        (9.7, Reason.CLIENT_CANCELLED),
+        (9.9, Reason.DEADLINE),
+        (10.0, Reason.DEADLINE),
+        (10.2, Reason.DEADLINE),
+    ],
+)
+def test_a_client_whose_own_deadline_came_first_did_not_leave(after_s, reason):
     """Its clock is ahead of the proxy's by the way of its request, so its reset often comes first."""
-    front = await serve(fake.address, slots=20)
-    ends = (ask(front.address, timeout_s=0.3 + 0.1007 * n) for n in range(20))
-    for error in await asyncio.gather(*ends, return_exceptions=True):
-        assert error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-    await front.until(20, "requests_total", reason="deadline")
-    assert await front.metric("requests_total") == 20
+    caller = Caller((), arrival_s=100.0, deadline_s=110.0, grpc_errors=False)
+    assert caller.why_left(100.0 + after_s) is reason
+
+
+async def test_a_deadline_of_the_client_is_counted_as_one(front, fake, until_stop):
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await ask(front.address, timeout_s=0.5)
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await front.until(1, "requests_total", reason="deadline")
 
 
 async def test_a_cancel_in_the_queue_never_reaches_the_server(fake, serve, until_stop, spawn):
