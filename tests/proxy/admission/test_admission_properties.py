@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.proxy.admission.host import Host
 from trtkit.contract.admission import Admission as AdmissionRules
 from trtkit.plan.types import Zones
-from trtkit.proxy.admission import Abort, Admission, Dispatch, Reason, Refuse, Request, State, TimeLimits
+from trtkit.proxy.admission import Abort, Admission, Reason, Refuse, Request, State, TimeLimits
 
 STARVATION_S = 5.0
 ZONES = Zones(prefill_tokens=300, kv_tokens=1024, decode_slots=3)
@@ -28,42 +27,21 @@ event = st.tuples(st.sampled_from(["first", "token", "finish", "cancel"]), st.in
 schedule = st.lists(st.tuples(st.floats(0, 3), st.one_of(arrival, arrival, event, event)), max_size=60)
 
 
-class Host:
-    """Drives Admission as the proxy does, and checks it at every step."""
+class OneEngine(Host):
+    """One engine, without tenants or promises."""
 
     def __init__(self) -> None:
         rules = AdmissionRules(max_queue=4, starvation_ms=STARVATION_S * 1000)
-        self.gate = Admission(rules, ZONES, tokens_per_block=32)
-        self.now_s = 0.0
-        self.arrived: dict[str, Request] = {}
-        self.waiting: set[str] = set()
-        self.running: set[str] = set()
-        self.aborted: set[str] = set()
-        self.answers: Counter[str] = Counter()
+        super().__init__(Admission(rules, ZONES, tokens_per_block=32))
 
-    def apply(self, decisions) -> None:
-        for decision in decisions:
-            if isinstance(decision, Dispatch):
-                self.check_order(self.arrived[decision.id])
-                self.waiting.remove(decision.id)
-                self.running.add(decision.id)
-            elif isinstance(decision, Refuse):
-                self.waiting.remove(decision.id)
-                self.answers[decision.id] += 1
-            else:
-                assert isinstance(decision, Abort)
-                assert decision.id in self.running
-                self.aborted.add(decision.id)
-                self.answers[decision.id] += 1
-        self.check_budgets()
-
-    def check_order(self, chosen: Request) -> None:
+    def check_order(self, decision) -> None:
+        chosen = self.arrived[decision.id]
         if self.now_s - chosen.arrival_s >= STARVATION_S:
             return
         for other in (self.arrived[key] for key in self.waiting - {chosen.id}):
             assert chosen.priority <= other.priority
 
-    def check_budgets(self) -> None:
+    def check_state(self) -> None:
         ledger = self.gate.backends[0].ledger
         assert ledger.decode_slots == len(self.running) <= ZONES.decode_slots
         assert 0 <= ledger.kv_tokens <= ZONES.kv_tokens
@@ -76,33 +54,11 @@ class Host:
         priority, sheddable = CLASSES[class_name]
         key = f"r{len(self.arrived)}"
         request = Request(key, class_name, priority, prompt, output, self.now_s, limits, sheddable, streams)
-        self.arrived[key] = request
-        self.waiting.add(key)
         full = self.gate.would_refuse(priority)
-        decisions = self.gate.offer(request, self.now_s)
+        decisions = self.arrive(request)
         if full:
             assert key in {decision.id for decision in decisions if isinstance(decision, Refuse)}
         self.apply(decisions)
-
-    def act(self, what, which) -> None:
-        alive = sorted(self.running | (self.waiting if what == "cancel" else set()))
-        if not alive:
-            return
-        key = alive[which % len(alive)]
-        if what == "first":
-            self.apply(self.gate.first_token(key, self.now_s))
-        elif what == "token":
-            self.gate.token(key, self.now_s)
-        elif what == "cancel":
-            self.apply(self.gate.cancel(key, self.now_s))
-        else:
-            self.finish(key)
-
-    def finish(self, key) -> None:
-        if key not in self.aborted:
-            self.answers[key] += 1
-        self.running.remove(key)
-        self.apply(self.gate.finish(key, self.now_s))
 
     def run_dry(self) -> None:
         while self.running:
@@ -112,14 +68,14 @@ class Host:
 @settings(max_examples=300, deadline=None)
 @given(schedule)
 def test_nothing_is_lost_nothing_is_answered_twice_and_budgets_return_to_zero(steps):
-    host = Host()
+    host = OneEngine()
     for delay_s, (what, *arguments) in steps:
         host.now_s += delay_s
         host.apply(host.gate.expire(host.now_s))
         host.offer(*arguments) if what == "offer" else host.act(what, *arguments)
     host.run_dry()
     assert not host.waiting
-    assert host.answers == dict.fromkeys(host.arrived, 1)
+    assert host.ends == dict.fromkeys(host.arrived, 1)
     ledger = host.gate.backends[0].ledger
     assert (ledger.prefill_tokens, ledger.kv_tokens, ledger.decode_slots) == (0, 0, 0)
     for name in CLASSES:
@@ -129,7 +85,7 @@ def test_nothing_is_lost_nothing_is_answered_twice_and_budgets_return_to_zero(st
 @settings(max_examples=100, deadline=None)
 @given(schedule)
 def test_every_limit_is_enforced_at_its_time(steps):
-    host = Host()
+    host = OneEngine()
     for delay_s, (what, *arguments) in steps:
         host.now_s += delay_s
         host.apply(host.gate.expire(host.now_s))

@@ -7,16 +7,15 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.proxy.admission.host import Host
 from trtkit.contract.admission import Admission as AdmissionRules
 from trtkit.contract.scheduling import OnInfeasible
 from trtkit.contract.service import ServiceClass
 from trtkit.plan.types import Zones
 from trtkit.proxy.admission import (
-    Abort,
     Admission,
     Dispatch,
     PoolSpec,
-    Refuse,
     Request,
     State,
     TimeLimits,
@@ -46,8 +45,8 @@ schedule = st.lists(st.tuples(st.floats(0, 2), st.one_of(arrival, arrival, event
 fleets = st.sampled_from([(1, 0), (3, 0), (3, 1)])
 
 
-class Host:
-    """Drives Admission as the proxy does, and checks what must hold at every step."""
+class Fleet(Host):
+    """Several engines, some of them for long prompts, with tenants and promises."""
 
     def __init__(self, backends: int, long_backends: int) -> None:
         rules = AdmissionRules(
@@ -56,38 +55,20 @@ class Host:
             minimum_share=MINIMUM_SHARE,
         )
         longer = [PoolSpec(ZONES, 32, long_backends, LONG_TOKENS + 1)] if long_backends else []
-        self.gate = Admission(rules, ZONES, 32, backends=backends - long_backends, longer=longer)
+        super().__init__(Admission(rules, ZONES, 32, backends=backends - long_backends, longer=longer))
         self.terms = terms_of(CLASSES, rules.holdback)
         self.long_backends = long_backends
-        self.now_s = 0.0
-        self.arrived: dict[str, Request] = {}
-        self.waiting: set[str] = set()
-        self.running: set[str] = set()
         self.passing_tokens = self.other_tokens = 0
         """Prompt tokens of silver that went before gold by its minimum share, and of all others."""
-        self.aborted: set[str] = set()
-        self.ends: Counter[str] = Counter()
 
-    def apply(self, decisions) -> None:
-        for decision in decisions:
-            if isinstance(decision, Dispatch):
-                self.check_band(decision)
-                self.waiting.remove(decision.id)
-                self.running.add(decision.id)
-            elif isinstance(decision, Refuse):
-                self.waiting.remove(decision.id)
-                self.ends[decision.id] += 1
-                assert decision.record.reason is decision.reason
-            elif isinstance(decision, Abort):
-                self.aborted.add(decision.id)
-                self.ends[decision.id] += 1
+    def check_state(self) -> None:
         self.check_zones()
         self.check_work_is_conserved()
 
     def is_long(self, request: Request) -> bool:
         return bool(self.long_backends) and request.prompt_tokens > LONG_TOKENS
 
-    def check_band(self, decision: Dispatch) -> None:
+    def check_order(self, decision: Dispatch) -> None:
         """Nobody goes before a more urgent one of its queue, except who starved, or is owed a share of the others'."""
         chosen = self.arrived[decision.id]
         if self.now_s - chosen.arrival_s >= STARVATION_S:
@@ -136,29 +117,7 @@ class Host:
             tenant=tenant,
             terms=self.terms[class_name],
         )
-        self.arrived[key] = request
-        self.waiting.add(key)
-        self.apply(self.gate.offer(request, self.now_s))
-
-    def act(self, what, which) -> None:
-        alive = sorted(self.running | (self.waiting if what == "cancel" else set()))
-        if not alive:
-            return
-        key = alive[which % len(alive)]
-        if what == "first":
-            self.apply(self.gate.first_token(key, self.now_s))
-        elif what == "token":
-            self.gate.token(key, self.now_s)
-        elif what == "cancel":
-            self.apply(self.gate.cancel(key, self.now_s))
-        else:
-            self.finish(key)
-
-    def finish(self, key) -> None:
-        if key not in self.aborted:
-            self.ends[key] += 1
-        self.running.remove(key)
-        self.apply(self.gate.finish(key, self.now_s))
+        self.apply(self.arrive(request))
 
     def play(self, steps) -> None:
         for delay_s, (what, *arguments) in steps:
@@ -177,7 +136,7 @@ class Host:
 @settings(max_examples=300, deadline=None)
 @given(fleets, schedule)
 def test_every_arrival_has_one_end_and_the_ledgers_return_to_zero(fleet, steps):
-    host = Host(*fleet)
+    host = Fleet(*fleet)
     host.play(steps)
     host.run_dry()
     assert not host.waiting
