@@ -22,7 +22,6 @@ from trtkit.plan.types import Plan
 
 LOG_FILE = "compile.log"
 _JOB_FILE = "job.json"
-GRAPH_STEPS = "graph"
 
 
 def split_sms(plan: Plan) -> tuple[tuple[int, ...], tuple[int, ...]]:
