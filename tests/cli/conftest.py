@@ -2,6 +2,7 @@ import sys
 
 import pytest
 
+from tests.cli.engines import built, write_engine
 from trtkit.cli import main
 
 
@@ -21,3 +22,18 @@ def trtkit(monkeypatch, capsys, tmp_path):
         return code, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def engine(tmp_path):
+    """An engine for an H100 with its manifest."""
+    return built(tmp_path / "store")
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """An engine that trtkit did not make."""
+    folder = tmp_path / "foreign"
+    folder.mkdir()
+    write_engine(folder)
+    return folder

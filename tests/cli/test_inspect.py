@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.checkpoint.conftest import tiny_llama  # noqa: F401 - a fixture
+from tests.cli.engines import PRETRAINED, write_engine
 from tests.cli.test_jobs import contract  # noqa: F401 - a fixture
-from tests.cli.test_verify import PRETRAINED, write_engine
 from trtkit.errors import InputError
 from trtkit.flow.inspect import Kind, inspect
 from trtkit.flow.inspect.gguf import inspect_gguf
