@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -96,6 +97,18 @@ def write_model(folder: Path, config: dict, shapes: Shapes) -> Path:
         {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()},
     )
     return folder
+
+
+def model_writer(folder: Path, config: dict, shapes: Callable[[dict], Shapes]) -> Callable[..., Path]:
+    """Return what writes tiny models: ``edit`` changes the tensors' shapes, other arguments ``config.json``."""
+
+    def write(name="hf", edit=lambda shapes: None, **changes) -> Path:
+        changed = config | changes
+        tensors = shapes(changed)
+        edit(tensors)
+        return write_model(folder / name, changed, tensors)
+
+    return write
 
 
 def convert_model(folder: Path, ranks: Parallelism = ONE_RANK, weights: str = "none") -> TrtllmCheckpoint:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from tests.checkpoint.family import (
     changed_keys,
     convert_model,
     keys_of_errors,
+    model_writer,
     parameters,
     write_model,
 )
@@ -116,13 +119,10 @@ def shapes(kind, config):
 
 @pytest.fixture
 def falcon(tmp_path):
-    """Write a tiny model of a kind; ``edit`` changes its tensors' shapes, other arguments config.json."""
+    """Write a tiny model of a kind."""
 
-    def write(kind, name="hf", edit=lambda shapes: None, **changes):
-        config = KINDS[kind] | changes
-        tensors = shapes(kind, config)
-        edit(tensors)
-        return write_model(tmp_path / name, config, tensors)
+    def write(kind, *name, **changes):
+        return model_writer(tmp_path, KINDS[kind], partial(shapes, kind))(*name, **changes)
 
     return write
 

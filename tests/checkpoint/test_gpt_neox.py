@@ -10,8 +10,8 @@ from tests.checkpoint.family import (
     changed_keys,
     convert_model,
     keys_of_errors,
+    model_writer,
     parameters,
-    write_model,
 )
 from trtkit.catalog.parallel import Parallelism
 from trtkit.checkpoint.safetensors import read_header
@@ -77,15 +77,8 @@ def shapes(config):
 
 @pytest.fixture
 def neox(tmp_path):
-    """Write a tiny model; ``edit`` changes its tensors' shapes, other arguments config.json."""
-
-    def write(name="hf", edit=lambda shapes: None, **changes):
-        config = NEOX | changes
-        tensors = shapes(config)
-        edit(tensors)
-        return write_model(tmp_path / name, config, tensors)
-
-    return write
+    """Write a tiny model."""
+    return model_writer(tmp_path, NEOX, shapes)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from tests.checkpoint.family import (
     decoder_shapes,
     gated_shapes,
     keys_of_errors,
+    model_writer,
     parameters,
-    write_model,
 )
 from trtkit.catalog.parallel import Parallelism
 from trtkit.checkpoint.safetensors import read_header
@@ -75,14 +75,7 @@ def shapes(config):
 @pytest.fixture
 def mixtral(tmp_path):
     """Write a tiny model."""
-
-    def write(name="hf", edit=lambda shapes: None, **changes):
-        config = MIXTRAL | changes
-        tensors = shapes(config)
-        edit(tensors)
-        return write_model(tmp_path / name, config, tensors)
-
-    return write
+    return model_writer(tmp_path, MIXTRAL, shapes)
 
 
 @pytest.mark.parametrize(

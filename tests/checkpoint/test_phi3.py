@@ -13,8 +13,8 @@ from tests.checkpoint.family import (
     changed_keys,
     convert_model,
     keys_of_errors,
+    model_writer,
     parameters,
-    write_model,
 )
 from trtkit.catalog.parallel import Parallelism
 from trtkit.checkpoint.safetensors import read_header
@@ -114,13 +114,8 @@ def shapes(config):
 
 @pytest.fixture
 def phi3(tmp_path):
-    """Write a tiny model; arguments change config.json."""
-
-    def write(name="hf", **changes):
-        config = PHI3 | changes
-        return write_model(tmp_path / name, config, shapes(config))
-
-    return write
+    """Write a tiny model."""
+    return model_writer(tmp_path, PHI3, shapes)
 
 
 @pytest.mark.parametrize(
