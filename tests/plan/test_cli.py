@@ -40,13 +40,6 @@ def test_a_folder_stands_for_its_configuration(tmp_path):
     assert "H200" in run(tmp_path, "--gpu", "h200").stdout
 
 
-def test_a_source_that_is_quantized_already_is_said(tmp_path):
-    raw = json.loads((FOLDER / "llama-3.1-8b.json").read_text())
-    config = tmp_path / "config.json"
-    config.write_text(json.dumps(raw | {"quantization_config": {"quant_method": "gptq"}}))
-    assert "quantized already" in run(config, "--gpu", "h200").stderr
-
-
 def test_a_configuration_alone_is_planned_for_the_cpu_too():
     assert "decode" in run(FOLDER / "smollm2-135m.json").stdout
 

@@ -40,7 +40,8 @@ def test_each_layer_is_counted_in_its_own_format():
     [
         ({"weights": "fp8", "exclude": ["lm_head", "*.mlpp"]}, "cpu", "matches no layer"),
         ({"weights": "fp8", "exclude": ["lm_head", FIRST]}, "onnx", "one format for all layers"),
-        ({"weights": "int8-wo", "overrides": {FIRST: "fp8"}}, "cpu", "cannot be beside"),
+        ({"weights": "int8-sq", "overrides": {FIRST: "fp8"}}, "cpu", "engines replace whole blocks"),
+        ({"weights": "int8-wo", "overrides": {FIRST: "int4-awq"}}, "cpu", "the kernel of INT4 groups"),
         (
             {"weights": "fp8", "exclude": ["lm_head", FIRST], "gate": {}, "fallback": ["int8-sq"]},
             "cpu",

@@ -38,7 +38,7 @@ def calibrated(tmp_path_factory):
 def mix(calibrated, tmp_path):
     def run(weights: str, **options) -> TrtllmCheckpoint:
         source, ranges = calibrated
-        recipe = choose_recipe(source, ConvertOptions(weights, act_range=ranges, **options))
+        recipe = choose_recipe(source, ConvertOptions(weights, **{"act_range": ranges, **options}))
         prepare(source, dtype="float16", recipe=recipe).run(tmp_path / "out")
         assert verify(tmp_path / "out") == []
         return TrtllmCheckpoint.open(tmp_path / "out")
@@ -47,7 +47,13 @@ def mix(calibrated, tmp_path):
 
 
 MIXED = {"overrides": (("*.mlp.*", "int4-awq"), ("*.0.attention.qkv", "none"))}
-CASES = [("fp8", MIXED), ("fp8", {"exclude": ()}), ("int4-awq", {"exclude": ("lm_head", "*layers.1.mlp*")})]
+INT8 = {"overrides": (("*.mlp.*", "int8-wo"), ("*.1.attention.*", "int8-sq")), "smoothquant": "qdq"}
+CASES = [
+    ("fp8", MIXED),
+    ("fp8", INT8),
+    ("fp8", {"exclude": ()}),
+    ("int4-awq", {"exclude": ("lm_head", "*layers.1.mlp*")}),
+]
 
 
 def test_each_layer_is_what_its_format_writes(mix):
@@ -90,6 +96,33 @@ def test_the_gate_and_the_cpu_engine_agree(mix, calibrated, weights, options):
         }
     )["logits"][0]
     assert np.abs(found - wanted).max() < 1e-4 * np.abs(wanted).max()
+
+
+def test_int8_layers_are_what_they_are_alone(mix):
+    mixed = mix("fp8", **INT8)
+    layers = json.loads((mixed.folder / "quant_cfg.json").read_text())["quantized_layers"]
+    assert layers["transformer.layers.0.mlp.proj"] == {"quant_algo": "W8A16"}
+    found = layers["transformer.layers.1.attention.qkv"]
+    assert found == {"quant_algo": "W8A8_SQ_PER_CHANNEL", "smoothquant_val": 0.9}
+    tensors = {name: np.array(mixed.tensor(name)) for name in mixed.names}
+    for weights, options, part in (
+        ("int8-wo", {"act_range": None}, ".mlp."),
+        ("int8-sq", {"smoothquant": "qdq"}, "layers.1.attention."),
+        ("fp8", {}, "layers.0.attention."),
+    ):
+        alone = mix(weights, **options)
+        names = [name for name in tensors if part in name]
+        assert [name for name in alone.names if part in name] == names
+        assert all(np.array_equal(tensors[name], alone.tensor(name)) for name in names)
+
+
+def test_int8_beside_int4_groups_is_found(mix):
+    checkpoint = mix("fp8", **MIXED)
+    path = checkpoint.folder / "quant_cfg.json"
+    content = json.loads(path.read_text())
+    content["quantized_layers"]["transformer.layers.1.attention.qkv"] = {"quant_algo": "W8A16"}
+    path.write_text(json.dumps(content))
+    assert "engines have one kernel for both" in " ".join(map(str, verify(checkpoint.folder)))
 
 
 def test_a_description_that_contradicts_the_layers_is_found(mix):

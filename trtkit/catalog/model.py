@@ -22,6 +22,22 @@ class Moe:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """How a quantized source keeps its linear layers, which its checkpoint takes over."""
+
+    method: str
+    """The tool that quantized it, for messages."""
+    weights: tuple[str, ...]
+    """The contract's words for the format; the first one is its own."""
+    kv_cache: str
+    group_size: int
+    """Input channels that share a scale; 0 where that is not how it is."""
+    has_zero_point: bool
+    plain: frozenset[str]
+    """Linear layers that are not quantized, by the engine's names."""
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """A decoder's geometry and numerics. Counts are global (all ranks together)."""
 
@@ -56,6 +72,8 @@ class ModelConfig:
     """Every n-th layer reaches back to the start all the same; None when no layer does."""
     numerics: Mapping[str, Any] = field(default_factory=dict)
     """What only this family has (soft caps, multipliers, layout flags), by TensorRT-LLM's key in ``config.json``."""
+    kept: Kept | None = None
+    """Of a source that is quantized already."""
 
     @property
     def rotary_dim(self) -> int:

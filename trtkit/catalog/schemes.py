@@ -208,5 +208,12 @@ PARTIAL = ("W8A16", "FP8", "W8A8_SQ_PER_CHANNEL", "W4A16_AWQ", "W4A8_AWQ")
 The plugins' SmoothQuant ignores ``exclude_modules``, and row-wise FP8 replaces whole blocks.
 """
 
-MIXABLE = ("FP8", "W4A16_AWQ", "W4A8_AWQ")
-"""Those of them that a mixture may have: INT8's weights are quantized, or smoothed, for all layers or none."""
+MIXABLE = PARTIAL
+"""Those that a mixture may have: its layers are replaced one by one."""
+
+UNGROUPED = ("W8A16", "W8A8_SQ_PER_CHANNEL")
+"""Those of them that cannot be beside INT4 groups, for which the builder makes one choice for a whole engine.
+
+It turns on the kernel of groups alone, so that weights of W8A16 would be taken out of their layout wrongly, and allows
+no INT8 products.
+"""

@@ -10,6 +10,7 @@ from typing import Any
 
 from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.json_object import NamedTwiceError, once
+from trtkit.checkpoint.kept import kept_by
 from trtkit.checkpoint.safetensors import TensorInfo, read_header
 from trtkit.checkpoint.stand_ins import check_links, lfs_size
 from trtkit.checkpoint.storage import find_storage
@@ -60,11 +61,14 @@ class HfCheckpoint:
             file=str(folder / _CONFIG),
             generation=read_json(generation) if generation.exists() else None,
         )
-        storage = find_storage(raw, _quant_config(folder), file=str(folder / _CONFIG))
+        storage = find_storage(raw, read_quant_config(folder), file=str(folder / _CONFIG))
         tensors = _tensors(folder)
         if all(raw.get(key) is None for key in DTYPE_KEYS) and (dtype := _common_dtype(tensors.values())):
             config = replace(config, dtype=dtype)
             warnings = [each for each in warnings if each.key not in DTYPE_KEYS]
+        # More layers than tensors are no model: whoever maps them says so.
+        if config.num_layers <= len(tensors):
+            config = replace(config, kept=kept_by(config, storage))
         return cls(folder, config, tensors, (*warnings, *_unread(folder, tensors.values())), storage)
 
     @property
@@ -88,7 +92,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
     return raw
 
 
-def _quant_config(folder: Path) -> dict[str, Any] | None:
+def read_quant_config(folder: Path) -> dict[str, Any] | None:
+    """Return ModelOpt's description of a folder; None without one."""
     path = folder / _QUANT_CONFIG
     return read_json(path) if path.exists() else None
 

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from trtkit.catalog.schemes import DEFAULT_EXCLUDED, MIXABLE, MIXED, PARTIAL, SCHEMES
+from trtkit.catalog.schemes import DEFAULT_EXCLUDED, MIXABLE, MIXED, PARTIAL, SCHEMES, UNGROUPED
 from trtkit.checkpoint.hf import read_json
 from trtkit.errors import InputError, Problem
 from trtkit.plan.layers import HEAD, unmatched
@@ -86,6 +86,7 @@ def layer_block_problems(
     algorithm, patterns = quantization.get("quant_algo"), quantization.get("exclude_modules")
     yield from unmatched([(f"{_LAYERS}.{name}", name) for name in layers], (*linear, HEAD))
     yield from _branch_problems({name: block_of(quantization, layers, name) for name in linear})
+    yield from _kernel_problems(layers)
     if patterns is None or algorithm is None:
         return
     known = (*linear, *tables)
@@ -135,6 +136,15 @@ def _branch_problems(blocks: Mapping[str, Mapping[str, Any]]) -> Iterator[Proble
         if other.get("quant_algo") != block.get("quant_algo"):
             message = f"is {block.get('quant_algo')}, and the branch beside it {other.get('quant_algo')}"
             yield Problem(f"{message}: engines join them", module, _AGAIN)
+
+
+def _kernel_problems(layers: Blocks) -> Iterator[Problem]:
+    """Yield INT8 layers beside INT4 groups, which the builder would read by the kernel of those."""
+    grouped = [name for name, block in layers.items() if str(block["quant_algo"]).startswith("W4")]
+    for module, block in layers.items():
+        if grouped and block["quant_algo"] in UNGROUPED:
+            message = f"is {block['quant_algo']}, and {grouped[0]} has INT4 groups: engines have one kernel for both"
+            yield Problem(message, module, "convert again with fp8 for one of them")
 
 
 def _is_block(value: Any) -> bool:

@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtkit.catalog.formats import BACKENDS
-from trtkit.catalog.model import ModelConfig
-from trtkit.checkpoint.hf import HfCheckpoint, read_json
+from trtkit.catalog.model import Kept, ModelConfig
+from trtkit.checkpoint.hf import HfCheckpoint, read_json, read_quant_config
+from trtkit.checkpoint.kept import kept_by
 from trtkit.checkpoint.progress import silent
 from trtkit.checkpoint.source import find as find_source
 from trtkit.checkpoint.source import resolve as resolve_source
+from trtkit.checkpoint.storage import find_storage
 from trtkit.contract import Contract, ContractFile, load_contract
-from trtkit.contract.formats import BackendName
+from trtkit.contract.formats import BackendName, KvCacheFormat, WeightFormat
 from trtkit.contract.load import parse_contract
 from trtkit.engine.store import Store
 from trtkit.errors import ContractError, InputError, Problem, Severity
@@ -24,7 +26,7 @@ from trtkit.flow.gate import options_of, task_problem
 from trtkit.flow.silicon import silicon_fit
 from trtkit.plan import Plan, make_plan
 from trtkit.plan.compare import Candidate, Field, compare
-from trtkit.plan.hf_config import QUANTIZED_KEYS, parse_hf_config
+from trtkit.plan.hf_config import parse_hf_config
 from trtkit.plan.measured import Measured, parse_measured
 from trtkit.plan.pace import Speed
 from trtkit.plan.resolve import quant_plan
@@ -247,11 +249,27 @@ def _question(file: ContractFile, config: Path, *, bare: bool) -> Question:
     model, warnings = parse_hf_config(
         raw, file=str(config), generation=read_json(generation) if generation.exists() else None
     )
-    for key in sorted(QUANTIZED_KEYS & {name for name, value in raw.items() if value}):
-        message = "the source is quantized already, and the plan counts the formats that it was given"
-        hint = "give --weights and --kv-cache as the source has them"
-        warnings.append(Problem(message, key, hint, str(config), severity=Severity.WARNING))
+    try:
+        storage = find_storage(raw, read_quant_config(config.parent), file=str(config))
+    except ContractError as error:
+        # Nothing that is built takes it over, which does not keep anybody from asking what its formats would need.
+        message = "the plan counts the formats that it was given, and the source cannot be taken over"
+        told = [replace(each, severity=Severity.WARNING) for each in error.problems]
+        warnings += [replace(each, message=f"{message}: {each.message}") for each in told]
+        return Question(file, model, (*file.warnings, *warnings), config, bare)
+    model = replace(model, kept=kept_by(model, storage))
+    if bare and model.kept is not None:
+        file = _as_kept(file, model.kept)
     return Question(file, model, (*file.warnings, *warnings), config, bare)
+
+
+def _as_kept(file: ContractFile, kept: Kept) -> ContractFile:
+    """Return the contract with the source's formats where none are given."""
+    asked = file.contract.quantization
+    formats = {"weights": WeightFormat(kept.weights[0]), "kv_cache": KvCacheFormat(kept.kv_cache)}
+    left = {name: value for name, value in formats.items() if name not in asked.model_fields_set}
+    quantization = asked.model_copy(update=left)
+    return replace(file, contract=file.contract.model_copy(update={"quantization": quantization}))
 
 
 def _find_config(file: ContractFile) -> Path:

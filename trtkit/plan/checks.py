@@ -19,6 +19,7 @@ from trtkit.plan.quantization import (
     layers_have_their_formats,
     mixtures_are_new,
     settings_have_a_user,
+    source_has_the_formats,
 )
 from trtkit.plan.types import Plan
 
@@ -247,6 +248,7 @@ CHECKS: tuple[Check, ...] = (
     *SLOT_CHECKS,
     *MEMORY_CHECKS,
     settings_have_a_user,
+    source_has_the_formats,
     group_size_has_kernel,
     layers_have_their_formats,
     heads_are_quantized_on_purpose,

@@ -13,13 +13,16 @@ from fnmatch import fnmatchcase
 
 from trtkit.catalog.formats import SMOOTHQUANT, WEIGHTS
 from trtkit.catalog.model import ModelConfig
-from trtkit.catalog.schemes import DEFAULT_EXCLUDED, MIXABLE, PARTIAL
+from trtkit.catalog.schemes import DEFAULT_EXCLUDED, MIXABLE, PARTIAL, UNGROUPED
 from trtkit.errors import ContractError, Problem, Severity
 from trtkit.plan.tensors import rules_of
 from trtkit.plan.types import QuantPlan
 
 HEAD, PLAIN = "lm_head", "none"
 _EXCLUDE, _OVERRIDES = "quantization.exclude", "quantization.overrides"
+_WHOLE = "engines replace whole blocks for it, not single layers"
+_NEAREST = {"int8-sq": "use smoothquant: qdq", "fp8-rowwise": "use fp8"}
+_ONE_KERNEL = "TensorRT-LLM's builder would read INT8 weights by the kernel of INT4 groups"
 _PORTABLE = {"int4-gptq": "W4A16_AWQ"}
 """Formats that are written as another algorithm than the plan counts with."""
 
@@ -91,7 +94,15 @@ def layer_formats(model: ModelConfig, asked: QuantPlan) -> LayerFormats | None:
 
 
 def known_layers(model: ModelConfig, asked: QuantPlan) -> LayerFormats | None:
-    """Return the same, and None too where there is something wrong with the patterns, which a check tells."""
+    """Return the same, and None too where there is something wrong with the patterns, which a check tells.
+
+    What a source has quantized already is as it is there.
+    """
+    if model.kept is not None:
+        plain = model.kept.plain
+        return LayerFormats({
+            module: PLAIN if module in plain else asked.weights for module in linear_modules(model)
+        })  # fmt: skip
     try:
         return layer_formats(model, asked)
     except ContractError:
@@ -172,13 +183,18 @@ def _impossible(model: ModelConfig, asked: QuantPlan, found: LayerFormats) -> li
         problems.append(Problem(message, key, "add lm_head to quantization.exclude"))
     for name, algorithm in algorithms.items():
         if len(quantized) > 1 and algorithm not in MIXABLE:
-            message = f"{name} layers cannot be beside those of {' and '.join(set(quantized) - {name})}"
-            problems.append(Problem(message, key, "mix fp8 with one INT4 format, or leave layers plain"))
+            others = " and ".join(each for each in quantized if each != name)
+            message = f"{name} ({algorithm}) layers cannot be beside those of {others}: {_WHOLE}"
+            problems.append(Problem(message, key, _NEAREST.get(name, "leave layers plain")))
         elif found.plain and algorithm not in PARTIAL:
             message = f"{name} ({algorithm}) engines quantize every layer or none"
             hint = "use smoothquant: qdq" if name == "int8-sq" else "use fp8, int8-wo or an INT4 format"
             problems.append(Problem(message, key, hint))
     narrow = [name for name in quantized if WEIGHTS[name].group_values]
+    for name, algorithm in algorithms.items():
+        if narrow and algorithm in UNGROUPED:
+            message = f"{name} layers cannot be beside those of {narrow[0]}: {_ONE_KERNEL}"
+            problems.append(Problem(message, key, f"use fp8 for one of them, or leave {name} layers plain"))
     if len(narrow) > 1:
         message = f"{' and '.join(narrow)} are found by calibrations of their own"
         problems.append(Problem(message, key, "use one INT4 format"))
@@ -211,6 +227,9 @@ def _split_experts(model: ModelConfig, key: str, found: LayerFormats) -> Iterato
     }  # fmt: skip
     if len(formats) > 1 or (formats == {PLAIN} and found.quantized):
         yield Problem("gives experts another format than the rest", key, "leave experts out of the patterns")
-    elif formats and len(found.quantized) > 1 and model.architecture != "MixtralForCausalLM":
-        message = f"nothing is known of layers of several formats in {model.architecture}"
-        yield Problem(message, key, "use one format")
+    elif formats and len(found.quantized) > 1:
+        int8 = [name for name in found.quantized if name.startswith("int8")]
+        if int8 or model.architecture != "MixtralForCausalLM":
+            kinds = f"{int8[0]} layers beside others" if int8 else "layers of several formats"
+            message = f"nothing is known of {kinds} in {model.architecture}"
+            yield Problem(message, key, "use one format")

@@ -92,8 +92,18 @@ def _stage_bytes(
         return count * sized(rule, weights=weights)
     quantized = replace(rule, quantizable=True)
     return sum(
-        sized(quantized, weights=WEIGHTS[layers.of(module.format(layer=layer))]) for layer in range(count)
+        sized(quantized, weights=_facts(model, layers.of(module.format(layer=layer))))
+        for layer in range(count)
     )
+
+
+def _facts(model: ModelConfig, name: str) -> WeightFacts:
+    """Return a format's facts; a source that has it already decides whether INT4 has zero points or scaled inputs."""
+    facts = WEIGHTS[name]
+    if model.kept is None or not facts.group_values:
+        return facts
+    zeros = model.kept.has_zero_point
+    return replace(facts, group_values=1 + zeros, scale_per_column=not zeros)
 
 
 def _held_rules(model: ModelConfig, ranks: Parallelism, layers: LayerFormats | None) -> list[TensorRule]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trtkit.catalog.formats import KV_CACHE, SMOOTHQUANT, WEIGHTS
+from trtkit.catalog.formats import BACKENDS, KV_CACHE, SMOOTHQUANT, WEIGHTS
 from trtkit.catalog.model import ModelConfig
 from trtkit.contract.formats import BackendName, DType, KvCacheFormat, WeightFormat
 from trtkit.contract.models import Contract
@@ -91,6 +91,34 @@ def group_size_has_kernel(contract: Contract, _: ModelConfig, __: Plan) -> Itera
         if each.has_groups and size not in known:
             message = f"no kernel of {each.value} has groups of {size} channels"
             yield Problem(message, "quantization.group_size", f"use {' or '.join(map(str, known))}")
+
+
+@refuses
+def source_has_the_formats(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
+    """A source that is quantized already is taken over as it is: nothing makes another format of it."""
+    asked, kept = contract.quantization, model.kept
+    if kept is None:
+        return
+    original = "or give the checkpoint that the source was quantized from"
+    for each in asked.chain:
+        if each.value not in kept.weights:
+            message = f"{each.value} is asked for, and the source has {kept.weights[0]} ({kept.method})"
+            yield Problem(message, "quantization.weights", f"set it to {kept.weights[0]}, {original}")
+    for cache in asked.caches:
+        if cache.value not in {KvCacheFormat.AUTO.value, kept.kv_cache}:
+            has = "none" if kept.kv_cache == KvCacheFormat.AUTO.value else f"those of {kept.kv_cache}"
+            message = f"{cache.value} is asked for, and of scales for the KV cache the source has {has}"
+            yield Problem(message, "quantization.kv_cache", f"set it to {kept.kv_cache}, {original}")
+    name = contract.engine.backend.value
+    if kept.plain and BACKENDS[name].cache_per_slot:
+        message = (
+            f"the source has left {min(kept.plain)} plain, and {name} engines have one format for all layers"
+        )
+        yield Problem(message, "model.source", f"use engine.backend: {' or '.join(_BY_LAYER)}")
+    for name in ("exclude", "overrides", "smoothquant", "alpha", "kv_scale", "group_size"):
+        if getattr(asked, name) not in (None, {}):
+            message = f"the source is quantized already ({kept.method}), and nothing would use it"
+            yield Problem(message, f"quantization.{name}", f"leave the key out, {original}")
 
 
 @refuses

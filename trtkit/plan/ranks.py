@@ -35,7 +35,12 @@ def share_of(model: ModelConfig, ranks: Parallelism) -> ModelConfig:
 
 
 def group_of(model: ModelConfig, weights: str, group_size: int | None) -> int:
-    """Return the input channels that share an INT4 scale: as given, else the largest that divides every layer's."""
+    """Return the input channels that share an INT4 scale: as the source has or the contract gives them.
+
+    Otherwise it is the largest number that divides every layer's.
+    """
+    if model.kept and model.kept.group_size:
+        return model.kept.group_size
     if group_size is not None or weights == "w4a8-awq":
         return group_size or DEFAULT_GROUP
     columns = [target_shape(rule, model)[-1] for rule in rules_of(model) if rule.is_linear]

@@ -21,6 +21,7 @@ from trtkit.plan.pace import Speed, paced
 from trtkit.plan.preflight import GPU_CHECKS, RANKLESS_CHECKS
 from trtkit.plan.preflight.target import target_problems
 from trtkit.plan.quantization import quant_plan_of
+from trtkit.plan.ranks import group_of
 from trtkit.plan.types import EngineLimits, MemoryPlan, Plan, QuantPlan, Workload, Zones
 
 DEFAULT_BATCH_SIZE = 32
@@ -211,7 +212,8 @@ def _memory(
     formats = contract.quantization.weights.value
     layers = known_layers(model, quant_plan_of(contract.quantization))
     dtype = "float32" if backend == "onnx" else contract.dtype.value
-    weights = weights_bytes(model, WEIGHTS[formats], dtype, layers=layers)
+    group = group_of(model, contract.quantization.searched.value, contract.quantization.group_size)
+    weights = weights_bytes(model, WEIGHTS[formats], dtype, group_size=group, layers=layers)
     activations = activation_bytes(model, limits.max_num_tokens, limits.max_batch_size)
     per_token = kv_bytes_per_token(
         backend,
