@@ -16,6 +16,7 @@ from trtkit.catalog.trtllm import NEWEST, PROFILES
 from trtkit.contract import Contract
 from trtkit.contract.formats import BackendName
 from trtkit.engine.exported import EXPORTED
+from trtkit.engine.installed import check_installed
 from trtkit.engine.slots.here import check_sms
 from trtkit.errors import EnvironmentLacks, StageError
 from trtkit.flow.build import BuildOutcome, Report
@@ -72,9 +73,11 @@ def check_served_here(contract: Contract) -> None:
 
     Raises:
         EnvironmentLacks: It is an engine of TensorRT-LLM, whose back end comes in NVIDIA's image only, or of a server
-            that the proxy does not know; or it runs on a GPU, and there is none that it is compiled for.
+            that the proxy does not know; or it runs on a GPU, and there is none that it is compiled for; or what runs
+            it is not installed.
         InputError: It is compiled for no GPU at all.
     """
+    check_installed([contract.engine.backend.value], text=True)
     if contract.engine.backend is BackendName.RTX and contract.engine.gpu in GPUS:
         check_sms(RTX_SMS.intersection(sms_of(contract)))
     if contract.engine.backend.value in EXPORTED:

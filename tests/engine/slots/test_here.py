@@ -1,6 +1,7 @@
 """An engine that this machine's GPU does not run is refused before anything is started."""
 
 import json
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -79,6 +80,41 @@ def test_serve_says_it_and_starts_nothing(repository, tmp_path):
     result = CliRunner().invoke(app, ["serve", str(repository()), "--log-file", str(log), *ports])
     assert "the GPU here is SM 120" in str(result.exception)
     assert not log.exists()
+
+
+@pytest.mark.parametrize(
+    ("backend", "missing", "said", "extras"),
+    [
+        ("onnx", ["onnxruntime"], "onnxruntime", "onnx"),
+        ("cpu", ["openvino_genai"], "openvino-genai", "cpu"),
+        ("rtx", ["tensorrt_rtx", "cuda.bindings"], "tensorrt-rtx, cuda-bindings", "rtx"),
+        ("onnx", ["onnxruntime", "tokenizers"], "onnxruntime, tokenizers", "onnx,proxy"),
+    ],
+)
+def test_packages_that_an_engine_needs_are_named_before_anything_starts(
+    repository, monkeypatch, tmp_path, backend, missing, said, extras
+):
+    folder = repository()
+    config = folder / "tensorrt_llm" / "1" / "engine" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"backend": backend}))
+    tokenizer = folder / "preprocessing" / "1" / "tokenizer"
+    tokenizer.mkdir(parents=True)
+    (tokenizer / "tokenizer.json").write_text("{}")
+    for module in missing:
+        monkeypatch.setitem(sys.modules, module, None)
+    log = tmp_path / "triton.log"
+    ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
+    error = CliRunner().invoke(app, ["serve", str(folder), "--log-file", str(log), *ports]).exception
+    assert (error.exit_code, error.hint) == (4, f"pip install 'trtkit[{extras}]'")
+    assert f"needs {said}, which is not installed" in error.message
+    assert not log.exists()
+
+
+def test_up_names_packages_before_it_builds(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    raw = {"name": "t", "model": {"source": "x"}, "classes": {"only": {"priority": 1, "ttft_ms": 500}}}
+    with pytest.raises(EnvironmentLacks, match="onnxruntime"):
+        check_served_here(Contract.model_validate(raw | {"engine": {"backend": "onnx"}}))
 
 
 @pytest.mark.parametrize(

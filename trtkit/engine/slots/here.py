@@ -1,27 +1,29 @@
-"""Whether this machine runs an engine of the back end rtx, found out before anything is started."""
+"""Whether this machine runs a repository's engines, found out before anything is started."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from pathlib import Path
 
 from trtkit.catalog.support import RTX_SMS
 from trtkit.conventions import CHECKPOINT_CONFIG
+from trtkit.engine import installed
+from trtkit.engine.installed import backend_of
 from trtkit.engine.slots.cuda import find_sm
 from trtkit.engine.slots.folder import SlotFolder, slot_bytes
 from trtkit.errors import EnvironmentLacks, InputError
 
 
 def check_repository(repository: Path) -> None:
-    """Make sure that this machine runs a repository's engines, as far as they are of this back end.
+    """Make sure that this machine has what runs a repository's engines, and the GPU of those of the back end rtx.
 
     Raises:
         InputError: No machine would.
         EnvironmentLacks: This one does not.
     """
+    installed.check_repository(repository)
     for config in sorted(repository.glob(f"*/*/engine/{CHECKPOINT_CONFIG}")):
-        if _is_rtx(config):
+        if backend_of(config) == "rtx":
             check_folder(SlotFolder.open(config.parent))
 
 
@@ -49,11 +51,3 @@ def check_sms(sms: Collection[int], path: Path | None = None) -> None:
         )
         more = f"add {sm} to engine.targets and build again" if sm in RTX_SMS else "serve it on one of those"
         raise EnvironmentLacks(message, path=path, hint=f"{more}; {onnx}")
-
-
-def _is_rtx(config: Path) -> bool:
-    try:
-        return bool(json.loads(config.read_text(encoding="utf-8"))["backend"] == "rtx")
-    except (OSError, ValueError, KeyError, TypeError):
-        # Whoever loads it says what is wrong with it.
-        return False
