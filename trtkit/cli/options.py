@@ -22,6 +22,10 @@ class Cache(str, enum.Enum):
 
 
 ContractArgument = Annotated[Path, typer.Argument(metavar="CONTRACT", help="Contract file (YAML).")]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(help="The model's config.json, where its folder is not here.", show_default=False),
+]
 SetOption = Annotated[
     list[str],
     typer.Option("--set", metavar="KEY=VALUE", help="Override one key, e.g. engine.limits.max_batch_size=8."),

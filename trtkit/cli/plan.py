@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from trtkit.cli.console import Output, fail, many, progress, say, show, show_json, warn
-from trtkit.cli.options import OutputOption, PoolOption, SetOption
+from trtkit.cli.options import ConfigOption, OutputOption, PoolOption, SetOption
 from trtkit.cli.plan_options import (
     BackendOption,
     CalibrationOption,
     CompareOption,
-    ConfigOption,
     GpuOption,
     HtmlOption,
     KvCacheOption,

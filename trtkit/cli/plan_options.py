@@ -43,10 +43,6 @@ SubjectArgument = Annotated[
         show_default=False,
     ),
 ]
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(help="The model's config.json, where its folder is not here.", show_default=False),
-]
 BackendOption = Annotated[
     BackendName | None, typer.Option(help="Override engine.backend.", rich_help_panel=_TARGET)
 ]

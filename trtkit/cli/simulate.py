@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from trtkit.cli.console import Output, read_contract, say, show, show_json, warn
-from trtkit.cli.options import ContractArgument, OutputOption, SetOption
+from trtkit.cli.options import ConfigOption, ContractArgument, OutputOption, SetOption
+from trtkit.cli.simulate_options import (
+    MOST,
+    CalibrationOption,
+    CvOption,
+    DurationOption,
+    EngineOption,
+    EnginesOption,
+    MostOption,
+    RateOption,
+    ScaleOption,
+    SeedsOption,
+    TenantsOption,
+    TraceOption,
+    TrafficOption,
+    check_options,
+    parse_engines,
+)
 from trtkit.errors import InputError, VerificationError
 
 if TYPE_CHECKING:
@@ -25,77 +42,8 @@ if TYPE_CHECKING:
     from trtkit.plan.pace import Speed
 
 _REFERENCE = "reference"
-_RATE_PER_S, _DURATION_S, _MOST, _MANY = 4.0, 200.0, 1024, 100_000
+_RATE_PER_S, _DURATION_S = 4.0, 200.0
 _ASKED = "each request asks for as many tokens as it gets"
-
-_Config = Annotated[
-    Path | None,
-    typer.Option(help="The model's config.json, where its folder is not here.", show_default=False),
-]
-_Traffic = Annotated[
-    list[str],
-    typer.Option(
-        metavar="CLASS=TABLE[:SHARE]",
-        help="Lengths of a class's requests and its share of the traffic; left out, chat lengths, equal shares.",
-    ),
-]
-_Scale = Annotated[float, typer.Option(min=0.001, max=10, help="Factor on all lengths.")]
-_Tenants = Annotated[int, typer.Option(min=1, max=1000, help="Tenants of each class (Zipf).")]
-_Trace = Annotated[
-    Path | None,
-    typer.Option(help="Replay this trace (Azure CSV or Mooncake JSON lines), dealt out by share."),
-]
-_Rate = Annotated[
-    float | None,
-    typer.Option(
-        min=0.001,
-        max=1e6,
-        help="Requests per second; a trace is stretched to it.",
-        show_default="4, or the trace's",
-    ),
-]
-_Cv = Annotated[
-    float | None,
-    typer.Option(min=0.1, max=10, help="Burstiness of arrivals; 1 is Poisson.", show_default="1"),
-]
-_Duration = Annotated[
-    float | None,
-    typer.Option(
-        min=1,
-        max=1e7,
-        metavar="SECONDS",
-        help="How long requests arrive.",
-        show_default="200, or the whole trace",
-    ),
-]
-_Engines = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N|POOL=N,...",
-        help="Try this number only, of each pool its own, instead of finding the fewest.",
-        show_default=False,
-    ),
-]
-_Most = Annotated[
-    int | None, typer.Option(min=1, max=100_000, help="Give up the search here.", show_default=str(_MOST))
-]
-_Engine = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE|reference",
-        help="The engine's constants (JSON), or the declared ones of an 8B model on one large GPU.",
-        show_default="as the plan foresees its GPU",
-    ),
-]
-_Calibration = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="The engine's speed as `trtkit bench --calibration` measured it.",
-        show_default=False,
-    ),
-]
-_Seeds = Annotated[int, typer.Option(min=1, max=100, help="Independent draws of the traffic.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -106,30 +54,28 @@ def register(app: typer.Typer) -> None:
 def simulate(
     contract: ContractArgument,
     overrides: SetOption = [],  # noqa: B006
-    config: _Config = None,
-    traffic: _Traffic = [],  # noqa: B006
-    scale: _Scale = 1.0,
-    tenants: _Tenants = 1,
-    trace: _Trace = None,
-    rate: _Rate = None,
-    cv: _Cv = None,
-    duration: _Duration = None,
-    engines: _Engines = None,
-    most: _Most = None,
-    engine: _Engine = None,
-    calibration: _Calibration = None,
-    seeds: _Seeds = 3,
+    config: ConfigOption = None,
+    traffic: TrafficOption = [],  # noqa: B006
+    scale: ScaleOption = 1.0,
+    tenants: TenantsOption = 1,
+    trace: TraceOption = None,
+    rate: RateOption = None,
+    cv: CvOption = None,
+    duration: DurationOption = None,
+    engines: EnginesOption = None,
+    most: MostOption = None,
+    engine: EngineOption = None,
+    calibration: CalibrationOption = None,
+    seeds: SeedsOption = 3,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Drive the proxy's own admission with modelled engines: who keeps which promise, and with how many GPUs."""
     from trtkit.bench.mix import mix_of
     from trtkit.bench.sim.capacity import Site, Traffic
 
-    _refuse_unused(trace, cv, engines, most)
-    if engine is not None and calibration is not None:
-        raise InputError("--engine and --calibration are two sources of one speed", hint="give one of them")
+    check_options(trace=trace, cv=cv, engines=engines, most=most, engine=engine, calibration=calibration)
     file = read_contract(contract, overrides)
-    wanted = _counts(engines, list(file.contract.pools_by_length)) if engines is not None else None
+    wanted = parse_engines(engines, list(file.contract.pools_by_length)) if engines is not None else None
     arrivals = _arrivals(trace, cv)
     mix_of(
         file.contract, traffic, tenants
@@ -143,31 +89,13 @@ def simulate(
     if per_s and trace and duration is None:
         length_s = len(arrivals.trace) / per_s
     site = Site(file.contract, pools, Traffic(mix, per_s, length_s))
-    found = wanted or _find(site, range(seeds), most or _MOST)
+    found = wanted or _find(site, range(seeds), most or MOST)
     answer = _Answer.of(site, modelled, found, range(seeds), has_plan=plan is not None)
     if output is Output.JSON:
         show_json(answer.document())
     else:
         say("\n".join(answer.assumptions))
         show(answer.text())
-
-
-def _counts(text: str, pools: Sequence[str]) -> tuple[int, ...]:
-    """Read ``--engines``: one number, or one for each pool by name."""
-    given = dict(part.partition("=")[::2] for part in text.split(",")) if "=" in text else {pools[0]: text}
-    if set(given) != set(pools) or not all(
-        each.isdecimal() and 0 < int(each) <= _MANY for each in given.values()
-    ):
-        forms = "2" if len(pools) == 1 else ",".join(f"{name}=2" for name in pools)
-        raise InputError(f"--engines is {text!r}", hint=f"write numbers of 1 to {_MANY}: --engines {forms}")
-    return tuple(int(given[name]) for name in pools)
-
-
-def _refuse_unused(trace: Path | None, cv: float | None, engines: str | None, most: int | None) -> None:
-    if trace is not None and cv is not None:
-        raise InputError("--cv says nothing about --trace: its times are recorded", hint="give one of them")
-    if engines is not None and most is not None:
-        raise InputError("--most bounds a search, and --engines makes none", hint="give one of them")
 
 
 def _arrivals(trace: Path | None, cv: float | None) -> Arrivals:
