@@ -5,11 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from trtkit.bench.schedule import Shape
+from trtkit.cli.bench_options import (
+    ArrivalsOption,
+    BucketsOption,
+    CalibrationOption,
+    CancelOption,
+    CapacityOption,
+    CapacityTargetOption,
+    ContractOption,
+    CvOption,
+    DeadlinesOption,
+    DurationOption,
+    HtmlOption,
+    LevelOption,
+    RateOption,
+    RefineOption,
+    RequestsOption,
+    RhoOption,
+    ScaleOption,
+    SeedsOption,
+    SloCheckOption,
+    SlowOption,
+    TargetArgument,
+    TenantsOption,
+    TokenizerOption,
+    TraceOption,
+    TrafficOption,
+    check_addresses,
+    check_load,
+    check_use,
+    parse_buckets,
+    parse_numbers,
+)
 from trtkit.cli.console import (
     Output,
     fail,
@@ -31,113 +63,6 @@ if TYPE_CHECKING:
     from trtkit.bench.mix import Mix
     from trtkit.contract import ContractFile
     from trtkit.plan import Plan
-
-_WHO, _WHEN, _HOW_MUCH, _FILES = "Who asks for what", "When", "How much", "Files"
-
-TargetArgument = Annotated[
-    str, typer.Argument(metavar="TARGET", help="HOST:PORT of the gRPC of a proxy or a Triton.")
-]
-ContractOption = Annotated[Path, typer.Option(metavar="FILE", help="The contract that is served there.")]
-TokenizerOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="A tokenizer.json.", show_default="of the contract's model"),
-]
-TrafficOption = Annotated[
-    list[str],
-    typer.Option(
-        metavar="CLASS=TABLE[:SHARE]",
-        help="Lengths of a class's requests and its share; left out, chat lengths, equal shares.",
-        rich_help_panel=_WHO,
-    ),
-]
-ScaleOption = Annotated[
-    float, typer.Option(min=0.001, max=10, help="Factor on all lengths.", rich_help_panel=_WHO)
-]
-TenantsOption = Annotated[
-    int, typer.Option(min=1, max=1000, help="Tenants of each class (Zipf).", rich_help_panel=_WHO)
-]
-CancelOption = Annotated[
-    float, typer.Option(min=0, max=1, help="Share of clients that leave in mid-answer.", rich_help_panel=_WHO)
-]
-SlowOption = Annotated[
-    float, typer.Option(min=0, max=1, help="Share of clients that read slowly.", rich_help_panel=_WHO)
-]
-DeadlinesOption = Annotated[
-    bool,
-    typer.Option("--deadlines", help="Send each class's deadline as the call's own.", rich_help_panel=_WHO),
-]
-ArrivalsOption = Annotated[Shape, typer.Option(help="How arrivals are spread.", rich_help_panel=_WHEN)]
-CvOption = Annotated[
-    float | None,
-    typer.Option(
-        min=0.1, max=10, help="Burstiness of gamma arrivals.", show_default="2.5", rich_help_panel=_WHEN
-    ),
-]
-TraceOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="Replay its times and lengths (Azure CSV or Mooncake JSON lines).", rich_help_panel=_WHEN
-    ),
-]
-RateOption = Annotated[
-    str | None,
-    typer.Option(metavar="LIST", help="Requests per second, e.g. 2,4,8.", rich_help_panel=_HOW_MUCH),
-]
-RhoOption = Annotated[
-    str | None,
-    typer.Option(metavar="LIST", help="The same as multiples of the capacity.", rich_help_panel=_HOW_MUCH),
-]
-CapacityOption = Annotated[
-    float | None,
-    typer.Option(min=0.001, max=1e6, metavar="RATE", show_default="measured", rich_help_panel=_HOW_MUCH),
-]
-CapacityTargetOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="HOST:PORT",
-        help="Measure the capacity at the Triton behind the proxy.",
-        show_default="TARGET",
-        rich_help_panel=_HOW_MUCH,
-    ),
-]
-LevelOption = Annotated[
-    float | None,
-    typer.Option(
-        min=1, max=3600, help="Seconds of each step of that.", show_default="15", rich_help_panel=_HOW_MUCH
-    ),
-]
-DurationOption = Annotated[
-    float, typer.Option(min=1, max=1e6, help="Seconds of arrivals per run.", rich_help_panel=_HOW_MUCH)
-]
-SeedsOption = Annotated[
-    int, typer.Option(min=1, max=100, help="Runs at each rate.", rich_help_panel=_HOW_MUCH)
-]
-RefineOption = Annotated[
-    int,
-    typer.Option(min=0, max=10, help="Rates between, to find goodput capacity.", rich_help_panel=_HOW_MUCH),
-]
-BucketsOption = Annotated[
-    str | None,
-    typer.Option(metavar="LIST", help="Prompt lengths to tell apart.", show_default="the contract's"),
-]
-SloCheckOption = Annotated[
-    bool, typer.Option("--slo-check", help="Exit 6 when an objective of the contract was missed.")
-]
-HtmlOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write a report with plots.", rich_help_panel=_FILES)
-]
-RequestsOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Write every request (JSON lines).", rich_help_panel=_FILES),
-]
-CalibrationOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="First measure lone prompts, and write the engine's speed for `trtkit plan` and `simulate`.",
-        rich_help_panel=_FILES,
-    ),
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -182,11 +107,11 @@ def bench(
     from trtkit.bench.mix import Manners
     from trtkit.bench.sim.trace import read_trace
 
-    _check(arrivals, trace, rate, rho)
-    _check_use(arrivals, rho, calibration, cv=cv, capacity=capacity, behind=capacity_target, level=level)
-    _check_addresses(target, capacity_target)
-    sent = _numbers("--rate", rate), _numbers("--rho", rho), range(seeds), duration, refine
-    cuts = _buckets(buckets)
+    check_load(arrivals, trace, rate, rho)
+    check_use(arrivals, rho, calibration, cv=cv, capacity=capacity, behind=capacity_target, level=level)
+    check_addresses(target, capacity_target)
+    sent = parse_numbers("--rate", rate), parse_numbers("--rho", rho), range(seeds), duration, refine
+    cuts = parse_buckets(buckets)
     file = read_contract(contract, overrides)
     if slo_check:
         _check_objective(file)
@@ -227,43 +152,6 @@ def _perform(job: Job, target: str, behind: str, files: Files, plan: Plan | None
     return None
 
 
-def _check(arrivals: Shape, trace: Path | None, rate: str | None, rho: str | None) -> None:
-    if (arrivals is Shape.REPLAY) != (trace is not None):
-        raise InputError("--arrivals replay and --trace FILE need each other", hint="give both, or neither")
-    if (rate is None) == (rho is None):
-        raise InputError("how much is to be sent?", hint="give either --rate LIST or --rho LIST")
-
-
-def _check_use(
-    arrivals: Shape,
-    rho: str | None,
-    calibration: Path | None,
-    *,
-    cv: float | None,
-    capacity: float | None,
-    behind: str | None,
-    level: float | None,
-) -> None:
-    """Refuse what would be ignored: nobody should take a default for what was asked."""
-    measures = rho is not None and capacity is None
-    unused = {
-        "--cv": None if arrivals is Shape.GAMMA else cv,
-        "--capacity": None if rho is not None else capacity,
-        "--level": None if measures else level,
-        "--capacity-target": None if measures or calibration is not None else behind,
-    }
-    if names := [name for name, value in unused.items() if value is not None]:
-        hint = "--cv is of gamma arrivals; --level and --capacity-target are of a --rho whose capacity is measured"
-        raise InputError(f"{', '.join(names)}: nothing would come of it here", hint=hint)
-
-
-def _check_addresses(*addresses: str | None) -> None:
-    for address in addresses:
-        host, _, port = (address or "h:1").rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise InputError(f"{address!r} is no HOST:PORT", hint="name the gRPC port of a proxy or a Triton")
-
-
 def _check_objective(file: ContractFile) -> None:
     from trtkit.bench.account import binds
 
@@ -271,25 +159,6 @@ def _check_objective(file: ContractFile) -> None:
         hint = "promise ttft_ms, tpot_ms or deadline_ms to a class that is not sheddable, or leave --slo-check out"
         message = "no class that may not be shed was promised anything: --slo-check has nothing to check"
         raise InputError(message, hint=hint, path=file.path)
-
-
-def _numbers(option: str, text: str | None) -> list[float]:
-    try:
-        numbers = [float(each) for each in text.split(",")] if text is not None else []
-    except ValueError:
-        numbers = [0.0]
-    if not all(0 < each < 1e6 for each in numbers) or len(set(numbers)) < len(numbers):
-        hint = f"for instance {option} 0.7,1,1.5"
-        raise InputError(f"{option} {text!r} is no list of different numbers above 0", hint=hint)
-    return numbers
-
-
-def _buckets(text: str | None) -> list[int]:
-    numbers = _numbers("--buckets", text)
-    if numbers != sorted(numbers) or not all(each.is_integer() for each in numbers):
-        hint = "for instance --buckets 128,512,2048"
-        raise InputError(f"--buckets {text!r} are no growing numbers of tokens", hint=hint)
-    return [int(each) for each in numbers]
 
 
 def _prepare(
