@@ -8,7 +8,7 @@ of August 2026. An unknown flag is an error of argparse, so what a line does not
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 READ_ON = "2026-11-30"
@@ -30,32 +30,23 @@ class Profile:
     modelopt: str
     images: tuple[str, ...]
     """Tags YY.MM of ``nvcr.io/nvidia/tritonserver:YY.MM-trtllm-python-py3`` that carry it, oldest first."""
-    pydantic_config: bool
-    """Whether BuildConfig is a pydantic model (``BuildConfig(**json)``) or a dataclass (``from_dict``)."""
     transformers: str | None = None
     """The version that it pins; None where none is known."""
     uncertain: tuple[str, ...] = ()
     """Fields that no release file was seen to confirm."""
-    source: str = "release notes, Dockerfiles and requirements of the tag"
-    read_on: str = READ_ON
 
 
 NUMPY, PYTHONS = "<2", ("3.10", "3.12")
 """What every line of the engine flow wants beside its own pins; a newer transformers breaks its converters."""
 
-_DATACLASS, _PYDANTIC = False, True
 PROFILES: dict[str, Profile] = {
     row.line: row
     for row in (
-        Profile("0.17", "10.8", "12.8.0", "2.6.0", "0.23", ("25.01", "25.02"), _DATACLASS),
-        Profile(
-            "0.18", "10.9.0", "12.8.1", "2.7.0a", "0.25", ("25.03", "25.04"), _DATACLASS, uncertain=("torch",)
-        ),
-        Profile(
-            "0.19", "10.9.0", "12.8.1", "2.7.0a", "0.27", ("25.05",), _DATACLASS, uncertain=("cuda", "torch")
-        ),
-        Profile("0.20", "10.10", "12.9.0", "2.7.0", "0.29", ("25.06", "25.07"), _DATACLASS),
-        Profile("0.21", "10.11", "12.9", "2.7.1", "0.31", ("25.08",), _DATACLASS),
+        Profile("0.17", "10.8", "12.8.0", "2.6.0", "0.23", ("25.01", "25.02")),
+        Profile("0.18", "10.9.0", "12.8.1", "2.7.0a", "0.25", ("25.03", "25.04"), uncertain=("torch",)),
+        Profile("0.19", "10.9.0", "12.8.1", "2.7.0a", "0.27", ("25.05",), uncertain=("cuda", "torch")),
+        Profile("0.20", "10.10", "12.9.0", "2.7.0", "0.29", ("25.06", "25.07")),
+        Profile("0.21", "10.11", "12.9", "2.7.1", "0.31", ("25.08",)),
         Profile(
             "1.0",
             "10.11.0",
@@ -63,7 +54,6 @@ PROFILES: dict[str, Profile] = {
             "2.7.1",
             "0.33",
             ("25.09", "25.10", "25.11"),
-            _DATACLASS,
             transformers="4.53.1",
             uncertain=("tensorrt",),
         ),
@@ -74,7 +64,6 @@ PROFILES: dict[str, Profile] = {
             "2.9.0",
             "0.37",
             ("25.12", "26.01", "26.02"),
-            _PYDANTIC,
             transformers="4.56.0",
             uncertain=("tensorrt",),
         ),
@@ -85,7 +74,6 @@ PROFILES: dict[str, Profile] = {
             "2.9.1",
             "0.37",
             ("26.03", "26.04", "26.05", "26.06", "26.07"),
-            _PYDANTIC,
             transformers="4.57.3",
             uncertain=("tensorrt", "modelopt"),
         ),
@@ -131,20 +119,6 @@ def image_reference(tag: str) -> str:
     """Return the name of NVIDIA's image of TensorRT-LLM with a tag YY.MM."""
     return f"nvcr.io/nvidia/tritonserver:{tag}-trtllm-python-py3"
 
-
-MAPPING_KEYS = ("world_size", "tp_size", "pp_size", "cp_size", "moe_tp_size", "moe_ep_size", "gpus_per_node")
-"""Keys of a checkpoint's ``mapping`` that every line takes; any other is a TypeError in some."""
-QUANTIZATION_KEYS = (
-    "quant_algo",
-    "kv_cache_quant_algo",
-    "group_size",
-    "smoothquant_val",
-    "clamp_val",
-    "has_zero_point",
-    "pre_quant_scale",
-    "exclude_modules",
-)
-"""The same for ``quantization``."""
 
 SPECULATION_SINCE: Mapping[str, str] = {"lookahead_decoding": "0.19"}
 """Modes that Triton's back end of older lines has no settings for."""
@@ -268,27 +242,15 @@ _FLAGS = (
 FLAGS: dict[str, Flag] = {flag.name: flag for flag in _FLAGS}
 
 
-@dataclass(frozen=True)
-class OldName:
-    """A flag that no supported line has any more, and what to write instead."""
-
-    name: str
-    instead: str
-    gone_since: str = field(default="0.17")
-
-
-OLD_FLAGS: dict[str, OldName] = {
-    old.name: old
-    for old in (
-        OldName("max_output_len", "engine.limits.max_seq_len: prompt and output together"),
-        OldName("max_decoder_seq_len", "engine.limits.max_seq_len"),
-        OldName("max_multimodal_len", "max_prompt_embedding_table_size"),
-        OldName("paged_kv_cache", "kv_cache_type: paged"),
-        OldName("enable_xqa", "nothing: the kernel is always used where it fits", "0.16"),
-        OldName("use_embedding_sharing", "nothing: equal tables are shared without being told", "0.16"),
-        OldName("builder_force_num_profiles", "the environment variable BUILDER_FORCE_NUM_PROFILES", "0.15"),
-        OldName("builder_opt", "nothing"),
-        OldName("enable_chunked_context", "engine.chunked_context: it is a setting of the runtime"),
-    )
+OLD_FLAGS: Mapping[str, str] = {
+    "max_output_len": "engine.limits.max_seq_len: prompt and output together",
+    "max_decoder_seq_len": "engine.limits.max_seq_len",
+    "max_multimodal_len": "max_prompt_embedding_table_size",
+    "paged_kv_cache": "kv_cache_type: paged",
+    "enable_xqa": "nothing: the kernel is always used where it fits",
+    "use_embedding_sharing": "nothing: equal tables are shared without being told",
+    "builder_force_num_profiles": "the environment variable BUILDER_FORCE_NUM_PROFILES",
+    "builder_opt": "nothing",
+    "enable_chunked_context": "engine.chunked_context: it is a setting of the runtime",
 }
-"""By name; a contract that has one of them is told what became of it."""
+"""What to write instead of flags that no supported line has any more."""

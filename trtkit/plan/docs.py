@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from trtkit.catalog.gpus import GPUS
-from trtkit.catalog.support import KV_SUPPORT, WEIGHT_SUPPORT, Row, Support
+from trtkit.catalog.support import KV_SUPPORT, READ_ON, WEIGHT_SUPPORT, Row, Support
 from trtkit.catalog.trtllm import NEWEST, NUMPY, PROFILES, PYTHONS, Profile
+from trtkit.catalog.trtllm import READ_ON as LINES_READ_ON
 from trtkit.plan.check import Check
 from trtkit.plan.checks import CHECKS
 from trtkit.plan.preflight import GPU_CHECKS
@@ -48,7 +49,8 @@ def support_page() -> str:
             "# GPUs, formats and release lines",
             "",
             "Written by `python -m trtkit.plan.docs docs`. `?` is let through with a warning: nobody is known to have",
-            f"compared its answers. For TensorRT-LLM {NEWEST}; `trtkit plan` gives the reason of each refusal.",
+            f"compared its answers. For TensorRT-LLM {NEWEST}, as read on {READ_ON}; `trtkit plan` gives the reason of",
+            "each refusal.",
             "",
             "## Weights",
             "",
@@ -69,6 +71,7 @@ def support_page() -> str:
             "## Release lines of TensorRT-LLM with the engine flow",
             "",
             f"All want numpy {NUMPY} and Python {' or '.join(PYTHONS)}. `?`: no file of the release says so.",
+            f"As read on {LINES_READ_ON}.",
             "",
             "| line | TensorRT | CUDA | torch | ModelOpt | transformers | NGC images |",
             "|---|---|---|---|---|---|---|",

@@ -42,7 +42,7 @@ def flags_are_known(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[
     for name in contract.engine.build_flags:
         key = f"{_KEY}.{name}"
         if name in OLD_FLAGS:
-            yield Problem(f"no supported line has {name}", key, f"write {OLD_FLAGS[name].instead}")
+            yield Problem(f"no supported line has {name}", key, f"write {OLD_FLAGS[name]}")
         elif name not in FLAGS:
             near = difflib.get_close_matches(name, FLAGS, n=1)
             hint = f"did you mean {near[0]}?" if near else "see trtllm-build --help of the target line"
