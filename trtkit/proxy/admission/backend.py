@@ -94,8 +94,9 @@ class Backend:
 
     def alone_s(self, ticket: Ticket) -> float:
         """Predict the time to a first token if the engine had nothing else to do, with the margin."""
-        request = ticket.request
-        return self.ttft_s(self._margin * request.prompt_tokens, careful=request.sheddable)
+        request, rates = ticket.request, self.rates
+        rate = rates.careful_tokens_per_s if request.sheddable else rates.tokens_per_s
+        return rates.level_s + self._margin * request.prompt_tokens / rate
 
     def can_ever(self, ticket: Ticket) -> bool:
         """Tell whether the engine, with nothing else to do, gives a first token within the promise of its class."""

@@ -211,8 +211,7 @@ class Admission:
 
     def _greet(self, newcomer: Ticket, now_s: float) -> list[Decision]:
         """Answer a newcomer at once or let it wait: its time may be over, or too short for its first token."""
-        due_s, reason = newcomer.due()
-        if due_s <= now_s and reason is not None:
+        if newcomer.ends_s <= now_s and (reason := newcomer.due()[1]):
             return [self._end(newcomer, reason, now_s)]
         pool = newcomer.pool
         if pool.nearest.is_hopeless(newcomer, now_s):
@@ -288,7 +287,7 @@ class Admission:
         if full or ticket.request.terms.on_infeasible is OnInfeasible.REJECT:
             return [self._end(ticket, reason, now_s)]
         self._dequeue(ticket)
-        ticket.relegated, ticket.due_s = True, math.inf
+        ticket.relegate()
         self._enqueue(ticket, now_s)
         self._arm(ticket)
         return []
@@ -303,7 +302,10 @@ class Admission:
     def _arm(self, ticket: Ticket, looked_s: float = -math.inf) -> None:
         if ticket.state is State.QUEUED:
             ticket.start_by_s = ticket.pool.nearest.start_by_s(ticket, looked_s)
-        self._timers.arm(ticket)
+            due_s = min(ticket.ends_s, ticket.start_by_s)
+        else:
+            due_s, _ = ticket.due()
+        self._timers.arm(ticket, due_s)
 
     def _dispatch(self, ticket: Ticket, backend: Backend, now_s: float) -> Dispatch:
         request, queue = ticket.request, ticket.pool.queue

@@ -116,23 +116,27 @@ class Ticket:
     """A request in Admission's hands."""
 
     __slots__ = (
-        "ahead", "armed_s", "backend", "blocked_by", "dispatched_s", "due_s", "first_mark_tokens", "first_s",
+        "ahead", "armed_s", "backend", "blocked_by", "dispatched_s", "due_s", "ends_s", "first_mark_tokens", "first_s",
         "first_slot_s", "flight_tokens", "held_kv_tokens", "held_prefill_tokens", "kv_need", "lane", "last_token_s",
-        "measured", "passed_by", "pool", "predicted_s", "prefilled_s", "relegated", "request", "serial", "share",
-        "spared_tokens", "start_by_s", "state", "stopping", "threshold", "tokens", "watched", "work_tokens",
+        "measured", "passed_by", "patient", "pool", "predicted_s", "prefilled_s", "relegated", "request", "serial",
+        "share", "spared_tokens", "start_by_s", "state", "stopping", "threshold", "tokens", "watched", "work_tokens",
     )  # fmt: skip
 
     def __init__(self, request: Request, kv_need: int, pool: Pool) -> None:
-        limits = request.limits
+        limits, terms = request.limits, request.terms
         self.request = request
-        self.share = request.terms.share
+        self.share = terms.share
         """Part of each zone that it may fill."""
         self.kv_need = kv_need
         self.pool = pool
         """In whose queue it waits; another may lend it an engine."""
         self.state = State.QUEUED
-        self.due_s = request.arrival_s + min(request.terms.ttft_s, limits.total_s)
+        self.due_s = request.arrival_s + min(terms.ttft_s, limits.total_s)
         """When its first token is due, by promise or by its end with the answer in between."""
+        self.patient = self.due_s == INFINITE or terms.on_infeasible is OnInfeasible.QUEUE
+        """Whether it is not to be refused for being late."""
+        self.ends_s = request.arrival_s + min(limits.queue_s, limits.first_token_s, limits.total_s)
+        """When its time is over if it still waits."""
         self.start_by_s = INFINITE
         """When it is to be looked at again, because it may have become hopeless."""
         self.prefilled_s = INFINITE
@@ -167,15 +171,16 @@ class Ticket:
         self.blocked_by = Constraint.NONE
         self.measured = self.threshold = 0.0
 
-    @property
-    def patient(self) -> bool:
-        """Whether it is not to be refused for being late."""
-        return self.due_s == INFINITE or self.request.terms.on_infeasible is OnInfeasible.QUEUE
-
     def leave_time(self, answer_s: float) -> None:
         """Bring its first token forward, so that an answer of that length is complete by its end."""
         request = self.request
         self.due_s = request.arrival_s + min(request.terms.ttft_s, request.limits.total_s - answer_s)
+
+    def relegate(self) -> None:
+        """Let it wait behind all others, without a promise."""
+        self.relegated = self.patient = True
+        self.due_s = INFINITE
+        self.ends_s = min(self.ends_s, self.request.arrival_s + RELEGATED_QUEUE_S)
 
     def bind(self, constraint: Constraint, measured: float = 0.0, threshold: float = 0.0) -> None:
         """Note what binds it: what was measured, and what was allowed."""

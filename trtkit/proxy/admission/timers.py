@@ -19,9 +19,8 @@ class Timers:
         self._entries: list[tuple[float, int, Ticket]] = []
         self._serials = itertools.count()
 
-    def arm(self, ticket: Ticket) -> None:
+    def arm(self, ticket: Ticket, due_s: float) -> None:
         """See to it that the ticket is looked at when it is due."""
-        due_s, _ = ticket.due()
         if due_s < ticket.armed_s:
             ticket.armed_s = due_s
             heapq.heappush(self._entries, (due_s, next(self._serials), ticket))
@@ -40,5 +39,5 @@ class Timers:
             due_s, reason = ticket.due()
             if due_s <= now_s:
                 return ticket, reason
-            self.arm(ticket)
+            self.arm(ticket, due_s)
         return None
