@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trtkit.contract import load_contract
 from trtkit.errors import ContractError
-from trtkit.flow.overlap import overlap_warnings, shared_part
+from trtkit.flow.overlap import overlap_warnings
 from trtkit.quantize.calibrate import texts
+from trtkit.quantize.fingerprint import Fingerprint, shared_part
 
 HELD = texts.held_out()
 OWN = texts.calibration()[: len(HELD) // 2]
@@ -72,3 +76,71 @@ def test_alpha_is_not_chosen_by_a_copy_of_what_the_gate_reads(trtkit, contract, 
     assert "alpha would be chosen by text that the gate reads" in err
     path.write_text(path.read_text().replace("alpha: auto", "alpha: 0.5"))
     assert trtkit("build", path, "--dry-run")[0] == 0
+
+
+def letters(seed, count=200):
+    """Words of one letter, which no piece of a text cuts."""
+    return " ".join(random.Random(seed).choices("abcdefghijklmnopqrstuvwxyz", k=count)) + " "
+
+
+@pytest.fixture
+def by_hand(trtkit, model, tmp_path):
+    """Calibrate and convert by hand; return what a gate that reads a text says."""
+    pytest.importorskip("torch")
+    (tmp_path / "read.txt").write_text(letters(0))
+    ranges, out = tmp_path / "ranges.safetensors", tmp_path / "fp8"
+    pieces = ("--samples", 99, "--max-length", 40)
+    trtkit("calibrate", model, "-o", ranges, "--data", tmp_path / "read.txt", *pieces)
+    assert trtkit("convert", model, "-o", out, "--weights", "fp8", "--act-range", ranges)[0] == 0
+
+    def judge(text, *edits):
+        (tmp_path / "held.txt").write_text(text)
+        for edit in edits:
+            edit(out / "config.json")
+        more = ("--data", tmp_path / "held.txt", "--samples", 9, "--sample-tokens", 40, "--max-kl", 9)
+        return trtkit("gate", model, out, *more, "--min-top1", 0, "--output", "json")
+
+    return judge
+
+
+@pytest.mark.parametrize(
+    ("text", "exit_code", "said"),
+    [
+        (letters(0), 2, "nothing but what the candidate is calibrated with"),
+        (letters(0, 100) + letters(1, 100), 0, "% of the text of the gate is calibrated with, too"),
+        (letters(1), 0, ""),
+    ],
+)
+def test_a_gate_by_hand_knows_the_text_that_its_candidate_was_calibrated_with(by_hand, text, exit_code, said):
+    code, out, err = by_hand(text)
+    assert code == exit_code
+    assert said in err if said else "is calibrated with" not in err
+    if code == 0:
+        assert (json.loads(out)["calibrated_part"] > 0) == bool(said)
+
+
+def test_a_fingerprint_that_was_damaged_is_refused(by_hand):
+    def damage(path):
+        config = json.loads(path.read_text())
+        config["trtkit"]["calibrated_with"] = "!"
+        path.write_text(json.dumps(config))
+
+    code, _, err = by_hand(letters(1), damage)
+    assert code == 2
+    assert "trtkit.calibrated_with: not a fingerprint" in err
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=40), st.lists(st.sampled_from("abc"), max_size=40))
+def test_a_fingerprint_of_a_short_text_is_exact(held, read):
+    held, read = [" ".join(held)], [" ".join(read)]
+    found = Fingerprint.parse(Fingerprint.of(read).spelled())
+    assert found.part_of(held) == pytest.approx(shared_part(held, read))
+
+
+def test_a_fingerprint_of_a_long_text_is_near():
+    long = [texts.calibration()[:200_000]]
+    found = Fingerprint.of(long)
+    assert len(found.hashes) == 1024
+    assert found.part_of([long[0][:50_000]]) > 0.99
+    assert found.part_of([long[0][:50_000] + HELD[:50_000]]) == pytest.approx(0.5, abs=0.08)
+    assert found.part_of([HELD]) < 0.02

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,8 @@ class Conversion:
     recipe: Recipe
     layout: Layout
     jobs: Sequence[Job]
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """What ``config.json`` keeps of how it was made, beside what weights are laid out for."""
 
     @property
     def targets(self) -> list[Target]:
@@ -78,7 +80,7 @@ class Conversion:
             layout.config, dtype=layout.dtype, quantization=self.recipe.quantization, parallelism=layout.ranks
         )
         # Loaders take unknown keys at the top level with a warning.
-        return {**content, "trtkit": dict(baked)} if baked else content
+        return {**content, "trtkit": own} if (own := {**baked, **self.notes}) else content
 
     def layers(self) -> dict[str, Any]:
         """Return the content of ``quant_cfg.json``; empty where there is none."""
@@ -136,7 +138,12 @@ def check(
 
 
 def prepare(
-    source: HfCheckpoint, *, dtype: str, recipe: Recipe, parallelism: Parallelism = ONE_RANK
+    source: HfCheckpoint,
+    *,
+    dtype: str,
+    recipe: Recipe,
+    parallelism: Parallelism = ONE_RANK,
+    notes: Mapping[str, Any] | None = None,
 ) -> Conversion:
     """Check a conversion, and return what is to be done.
 
@@ -144,7 +151,7 @@ def prepare(
         InputError: The source does not fit the request; all problems of a kind are listed.
     """
     mapped, layout = check(source, dtype=dtype, recipe=recipe, parallelism=parallelism)
-    return Conversion(source, recipe, layout, recipe.jobs(mapped, layout))
+    return Conversion(source, recipe, layout, recipe.jobs(mapped, layout), notes or {})
 
 
 def convert(
@@ -154,6 +161,7 @@ def convert(
     dtype: str,
     recipe: Recipe,
     parallelism: Parallelism = ONE_RANK,
+    notes: Mapping[str, Any] | None = None,
     progress: Progress = silent,
 ) -> ConversionReport:
     """Prepare a conversion and run it.
@@ -163,7 +171,8 @@ def convert(
         EnvironmentLacks: The disk is too full.
     """
     _check_target(out, source.folder)
-    return prepare(source, dtype=dtype, recipe=recipe, parallelism=parallelism).run(out, progress)
+    prepared = prepare(source, dtype=dtype, recipe=recipe, parallelism=parallelism, notes=notes)
+    return prepared.run(out, progress)
 
 
 def _write(folder: Path, jobs: Sequence[Job], ranks: Parallelism, progress: Progress) -> int:

@@ -21,8 +21,8 @@ from trtkit.engine.store import Stage, Store
 from trtkit.errors import InputError, StageError
 from trtkit.flow.gate import GateOptions, run_gate
 from trtkit.flow.inputs import versions
-from trtkit.flow.overlap import SOME, shared_part
 from trtkit.quantize.calibrate import texts
+from trtkit.quantize.fingerprint import SOME, shared_part
 from trtkit.quantize.gate.samples import MIN_SAMPLES, open_tokenizer, take_samples
 from trtkit.quantize.smoothing import Alphas, SmoothingError
 

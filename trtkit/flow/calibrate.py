@@ -20,11 +20,11 @@ from trtkit.engine.store import CachePolicy, Stage, Store
 from trtkit.errors import EnvironmentLacks, Problem
 from trtkit.flow.inputs import MODEL_PACKAGES, data_digests, digests, source_digests, versions
 from trtkit.flow.words import contract_words, in_words
+from trtkit.quantize.act_range import METADATA
 from trtkit.quantize.calibrate import texts
 from trtkit.quantize.calibrate.remarks import layer_remarks, sample_remarks
 from trtkit.quantize.calibrate.request import Request
 from trtkit.quantize.calibrate.run import Calibration, prepare
-from trtkit.quantize.int4_weights import METADATA
 
 CALIBRATE = "calibrate"
 """Name of the stage."""

@@ -26,6 +26,7 @@ from trtkit.plan.layers import head_warnings, layer_formats
 from trtkit.plan.resolve import quant_plan
 from trtkit.plan.types import QuantPlan
 from trtkit.quantize.act_range import ActRange
+from trtkit.quantize.fingerprint import FINGERPRINT
 from trtkit.quantize.range_warnings import range_warnings
 from trtkit.quantize.recipes import check_version, recipe_for
 from trtkit.quantize.smoothing import Alphas
@@ -100,7 +101,13 @@ def prepare_source(source: str, options: ConvertOptions, store: Store, report: P
         if isinstance(recipe, TakenOver):
             warnings = (*checkpoint.warnings, *recipe.warnings(checkpoint.tensors.values(), dtype))
             checkpoint = replace(checkpoint, warnings=warnings)
-        conversion = prepare(checkpoint, dtype=dtype, recipe=recipe, parallelism=options.parallelism)
+        conversion = prepare(
+            checkpoint,
+            dtype=dtype,
+            recipe=recipe,
+            parallelism=options.parallelism,
+            notes=notes_of(options.act_range),
+        )
         warnings = (*checkpoint.warnings, *_head_warnings(checkpoint, options))
         warnings += (*warnings_of(checkpoint, options, dtype),)
         return replace(conversion, source=replace(checkpoint, warnings=warnings))
@@ -122,6 +129,15 @@ def _head_warnings(source: HfCheckpoint, options: ConvertOptions) -> list[Proble
         return []
     found = head_warnings(source.config, _plan_of(options))
     return [replace(each, key=_OPTIONS[each.key]) for each in found]
+
+
+def notes_of(act_range: Path | ActRange | None) -> dict[str, Any]:
+    """Return what a checkpoint keeps of the ranges that it is made by: the text that they were recorded with."""
+    if act_range is None:
+        return {}
+    ranges = act_range if isinstance(act_range, ActRange) else ActRange.open(act_range)
+    said = {} if ranges.is_awaited else ranges.said
+    return {FINGERPRINT: said[FINGERPRINT]} if FINGERPRINT in said else {}
 
 
 def warnings_of(source: HfCheckpoint, options: ConvertOptions, dtype: str) -> list[Problem]:

@@ -23,6 +23,7 @@ from trtkit.engine.store import Stage, Store
 from trtkit.errors import EnvironmentLacks, InputError, Problem, Severity, VerificationError
 from trtkit.flow.engine_executor import EngineExecutor
 from trtkit.flow.inputs import data_digests, source_digests, versions
+from trtkit.flow.overlap import calibrated_part
 from trtkit.flow.words import contract_words, in_words
 from trtkit.quantize.gate.baseline import Baseline, write_baseline
 from trtkit.quantize.gate.harness import PACKAGE, TaskChoice, Tasks, need_lm_eval, open_tasks
@@ -219,7 +220,8 @@ def run_gate(
     """Judge a TensorRT-LLM checkpoint, or an engine folder that runs here, by the model that it was made from.
 
     Raises:
-        InputError: Candidate and source are of different models, or one of them cannot be run.
+        InputError: Candidate and source are of different models, one of them cannot be run, or the text is what the
+            candidate was calibrated with.
         EnvironmentLacks: torch, transformers, or the lm-eval that is asked for is not installed.
     """
     if options.limits.min_accuracy is not None and options.task_file is None:
@@ -228,6 +230,7 @@ def run_gate(
     samples, questions, tasks = _asked(source, options)
     # Checked before the baseline, which takes minutes.
     opened = None if engine else Candidate.open(TrtllmCheckpoint.open(candidate), source)
+    calibrated = calibrated_part(candidate, open_tokenizer(source), samples)
 
     def fill(out: Path) -> dict[str, Any]:
         write_baseline(source, samples, questions, tasks, out, dtype=options.dtype, progress=progress)
@@ -249,7 +252,7 @@ def run_gate(
         if opened is None
         else _judged_checkpoint(opened, options.dtype, progress)
     )
-    return exam.judge(judged, progress)
+    return replace(exam.judge(judged, progress), calibrated_part=calibrated)
 
 
 def _baseline_inputs(

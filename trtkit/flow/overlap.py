@@ -1,24 +1,22 @@
-"""Text that is read both to make a quantized model and to judge it: what it was made for, it does best.
-
-Texts are compared by all runs of eight words, however they are cut into records: two writers rarely agree on so many.
-"""
+"""Text that is read both to make a quantized model and to judge it: what it was made for, it does best."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+from trtkit.checkpoint.hf import read_json
 from trtkit.contract import ContractFile
-from trtkit.errors import ContractError, Problem, Severity
+from trtkit.conventions import CHECKPOINT_CONFIG
+from trtkit.errors import ContractError, InputError, Problem, Severity
 from trtkit.quantize.calibrate import texts
 from trtkit.quantize.calibrate.data import Data
+from trtkit.quantize.fingerprint import ALL, FINGERPRINT, SOME, Fingerprint, shared_part
+from trtkit.quantize.gate.samples import Samples
 
 _KEY = "quantization.gate.data"
-_RUN = 8
-_WORD = re.compile(r"[^\W_]+")
-SOME, _ALL = 0.02, 0.9
-"""Below the one, two texts share phrases; above the other, only seams of records differ."""
+_HINT = "name text as quantization.gate.data that calibration.data does not hold"
 
 
 def overlap_warnings(file: ContractFile) -> Iterator[Problem]:
@@ -39,35 +37,34 @@ def overlap_warnings(file: ContractFile) -> Iterator[Problem]:
     )
     # A word is a token or more.
     shared = shared_part(held, read, most_words=asked.gate.samples * asked.gate.sample_tokens)
-    hint = "name text as quantization.gate.data that calibration.data does not hold"
-    if shared >= _ALL:
+    if shared >= ALL:
         message = "the gate would read nothing but what is calibrated with, and it is to be held out"
-        raise ContractError([file.locate(Problem(message, _KEY, hint))])
+        raise ContractError([file.locate(Problem(message, _KEY, _HINT))])
     if shared >= SOME:
         message = f"{shared:.0%} of the text of the gate is calibrated with, too"
-        yield Problem(message, _KEY, hint, severity=Severity.WARNING)
+        yield Problem(message, _KEY, _HINT, severity=Severity.WARNING)
 
 
-def shared_part(held: Iterable[str], read: Iterable[str], *, most_words: int | None = None) -> float:
-    """Return the part of the runs of words of ``held``, of which so many are looked at, that ``read`` has too."""
-    wanted = set(_runs(islice(_words(held), most_words)))
-    if not wanted:
+def calibrated_part(candidate: Path, tokenizer: Any, samples: Samples) -> float:
+    """Return the part of a gate's text that a checkpoint or engine says it was calibrated with.
+
+    Raises:
+        InputError: It is nearly all of it, or what is said cannot be read.
+    """
+    path = candidate / CHECKPOINT_CONFIG
+    config = read_json(path)
+    # An engine has the configuration of its checkpoint.
+    own = config.get("pretrained_config", config).get("trtkit") or {}
+    if FINGERPRINT not in own:
         return 0.0
-    missing = set(wanted)
-    for run in _runs(_words(read)):
-        missing.discard(run)
-    return 1 - len(missing) / len(wanted)
-
-
-def _words(parts: Iterable[str]) -> Iterator[str]:
-    return (word.lower() for part in parts for word in _WORD.findall(part))
-
-
-def _runs(words: Iterator[str]) -> Iterator[tuple[str, ...]]:
-    """Yield all runs, of fewer words the only one."""
-    run = tuple(islice(words, _RUN))
-    if run:
-        yield run
-    for word in words:
-        run = (*run[1:], word)
-        yield run
+    try:
+        read = Fingerprint.parse(own[FINGERPRINT])
+    except (TypeError, ValueError) as error:
+        hint = "convert the model again"
+        raise InputError(f"trtkit.{FINGERPRINT}: {error}", path=path, hint=hint) from error
+    shared = read.part_of(tokenizer.decode(each.tolist()) for each in samples.sequences)
+    if shared >= ALL:
+        message = "the gate would read nothing but what the candidate is calibrated with"
+        hint = "give it text with --data that nothing was calibrated with"
+        raise InputError(message, path=samples.origin, hint=hint)
+    return shared

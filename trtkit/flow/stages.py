@@ -28,7 +28,7 @@ from trtkit.errors import InputError, Problem, Severity, StageError
 from trtkit.flow.alpha import ALPHAS, AUTO, Alpha
 from trtkit.flow.calibrate import Calibrating
 from trtkit.flow.companions import Companions
-from trtkit.flow.convert import FORMS, ConvertOptions, choose_recipe, warnings_of
+from trtkit.flow.convert import FORMS, ConvertOptions, choose_recipe, notes_of, warnings_of
 from trtkit.flow.gate import GateOptions, Judgement, gate_stage
 from trtkit.flow.inputs import digests, source_digests
 from trtkit.plan import Plan
@@ -96,6 +96,7 @@ class Way:
             dtype=self.plan.dtype,
             recipe=recipe,
             parallelism=self.ranks,
+            notes=notes_of(ranges),
             progress=self.progress,
         )
 

@@ -8,11 +8,13 @@ channel of every KV head: what a cache keeps; ``{layer}.kv_cache|h`` is the hist
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,13 +24,15 @@ from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.expected import architecture_of
 from trtkit.checkpoint.kernels import Floats
 from trtkit.checkpoint.mapping import MappedTensor
-from trtkit.checkpoint.safetensors import Array, TensorInfo, numpy_dtype, read_header
+from trtkit.checkpoint.safetensors import Array, TensorInfo, numpy_dtype, read_header, read_metadata
 from trtkit.errors import ContractError, InputError, Problem
 from trtkit.plan.layers import HEAD
 from trtkit.quantize.histogram import BINS
 from trtkit.quantize.linear import Linear
 from trtkit.quantize.sharing import sharing_input
 
+METADATA = "trtkit"
+"""Key of the texts in the file's header that holds what it says of itself, as JSON."""
 _INPUT, _OUTPUT, _WEIGHT = "x", "y", "w"
 _CACHES, _HISTOGRAM = ("k_cache|y", "v_cache|y"), "kv_cache|h"
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
@@ -61,6 +65,15 @@ class ActRange:
             InputError: It is no whole safetensors file.
         """
         return cls(path, read_header(path))
+
+    @property
+    def said(self) -> Mapping[str, Any]:
+        """What the file says of itself; nothing where another tool has made it."""
+        try:
+            told = json.loads(read_metadata(self.path).get(METADATA, "{}"))
+        except ValueError:
+            return {}
+        return told if isinstance(told, dict) else {}
 
     @classmethod
     def awaited(cls, path: Path) -> ActRange:

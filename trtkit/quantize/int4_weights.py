@@ -20,11 +20,9 @@ from trtkit.checkpoint.expected import architecture_of
 from trtkit.checkpoint.kernels import Floats
 from trtkit.checkpoint.safetensors import CHUNK_BYTES, TensorInfo, read_metadata
 from trtkit.errors import InputError, Problem
-from trtkit.quantize.act_range import ActRange
+from trtkit.quantize.act_range import METADATA, ActRange
 from trtkit.quantize.linear import Linear
 
-METADATA = "trtkit"
-"""Key of the texts in the file's header that holds what it says of itself, as JSON."""
 GPTQ = "int4-gptq"
 PURPOSES = {
     "int4-awq": ("int4-awq", "w4a8-awq"),

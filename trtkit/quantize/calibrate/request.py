@@ -14,6 +14,7 @@ from trtkit.quantize.calibrate.layers import LinearGroup, ModelLayers
 from trtkit.quantize.calibrate.purpose import Purpose, Unreached
 from trtkit.quantize.calibrate.samples import SampleSet
 from trtkit.quantize.digest import weights_digest
+from trtkit.quantize.fingerprint import FINGERPRINT
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,7 @@ def describe(
         "texts_skipped": samples.skipped,
         "tokens": samples.tokens,
         "tokens_sha256": ids.hexdigest(),
+        FINGERPRINT: samples.fingerprint.spelled(),
         "max_length": request.max_tokens,
         "seed": request.seed,
         "unreached": request.unreached.value,

@@ -13,6 +13,7 @@ from trtkit.canonical import content_key
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.progress import Progress, silent
 from trtkit.errors import EnvironmentLacks
+from trtkit.quantize.act_range import METADATA
 from trtkit.quantize.calibrate.experts import borrow
 from trtkit.quantize.calibrate.gram import Grams
 from trtkit.quantize.calibrate.head import head_ranges
@@ -25,7 +26,6 @@ from trtkit.quantize.calibrate.samples import SampleSet, draw
 from trtkit.quantize.calibrate.search import search_int4
 from trtkit.quantize.calibrate.skeleton import Skeleton
 from trtkit.quantize.calibrate.state import HiddenStates, State, check_place, opened
-from trtkit.quantize.int4_weights import METADATA
 
 if TYPE_CHECKING:
     import torch

@@ -15,6 +15,7 @@ from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.errors import InputError
 from trtkit.quantize.calibrate import texts
 from trtkit.quantize.calibrate.data import Data, Record
+from trtkit.quantize.fingerprint import Fingerprint
 
 Ids = npt.NDArray[np.int64]
 
@@ -36,6 +37,8 @@ class SampleSet:
     skipped: int
     """Texts without a token."""
     description: str
+    fingerprint: Fingerprint
+    """By which a gate knows the text again."""
 
     @property
     def used(self) -> int:
@@ -72,7 +75,8 @@ def draw(source: HfCheckpoint, data: Data, *, count: int, max_tokens: int, seed:
         hint = "give texts that are not empty"
         raise InputError("there is no text in the data", path=data.path, hint=hint)
     chosen = _choose(pieces, count, chance)
-    return SampleSet(chosen, count, skipped, data.describe())
+    fingerprint = Fingerprint.of(map(cutter.text, chosen))
+    return SampleSet(chosen, count, skipped, data.describe(), fingerprint)
 
 
 def held_out(source: HfCheckpoint, *, count: int, max_tokens: int) -> list[Sample]:
@@ -137,6 +141,11 @@ class _Cutter:
         for start in range(0, len(ids), step):
             piece = np.array([*self._start, *ids[start : start + step]], np.int64)
             yield Sample(piece, f"{record.origin}, tokens {start} to {min(start + step, len(ids)) - 1}")
+
+    def text(self, sample: Sample) -> str:
+        """Return what a sample says."""
+        text: str = self._tokenizer.decode(sample.ids.tolist(), skip_special_tokens=True)
+        return text
 
 
 def _open_tokenizer(source: HfCheckpoint) -> Any:

@@ -26,7 +26,7 @@ from trtkit.checkpoint.safetensors import (
     read_metadata,
 )
 from trtkit.errors import EnvironmentLacks, InputError
-from trtkit.quantize.int4_weights import METADATA
+from trtkit.quantize.act_range import METADATA
 
 if TYPE_CHECKING:
     import torch

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trtkit.errors import Problem, Severity
+from trtkit.quantize.fingerprint import SOME
 from trtkit.quantize.gate.metrics import Interval
 
 SCHEMA_VERSION = 1
@@ -91,6 +92,8 @@ class Report:
     weight_errors: Mapping[str, float] = field(default_factory=dict)
     """Of each linear layer's weight, relative to its size."""
     worst: tuple[WorstToken, ...] = ()
+    calibrated_part: float = 0.0
+    """Of the text, what the candidate was calibrated with too, as far as it says so."""
     weights: str | None = None
     """What the contract calls the format of the weights; None where there is no contract."""
     tried: tuple[Mapping[str, Any], ...] = ()
@@ -125,6 +128,10 @@ class Report:
     def remarks(self) -> Iterator[Problem]:
         """Say what weakens the verdict."""
         yield from sample_remarks(self.samples_asked, self.num_samples)
+        if self.calibrated_part >= SOME:
+            message = f"{self.calibrated_part:.0%} of the text of the gate is calibrated with, too"
+            hint = "give it text with --data that nothing was calibrated with"
+            yield Problem(message, key="data", hint=hint, severity=Severity.WARNING)
 
     def summary(self) -> dict[str, Any]:
         """Return format, verdict and figures alone."""
