@@ -18,6 +18,17 @@ from trtkit.plan import Machine, Plan, make_plan
 ROOT = Path(__file__).parents[2]
 CONTRACTS = sorted((ROOT / "build_configs").glob("*.yaml"))
 GOLDEN = Path(__file__).with_name("golden")
+PROMISED = {
+    "int8-wo": 0.006,
+    "int8-sq": 0.015,
+    "int8-sq qdq": 0.035,
+    "fp8": 0.04,
+    "fp8-rowwise": 0.04,
+    "fp8 with an fp8 cache": 0.05,
+    "fp8-rowwise with an fp8 cache": 0.05,
+    "int4-awq": 0.23,
+}
+"""KL divergence of SmolLM2-135M-Instruct, nats per token."""
 MACHINE = Machine(cores=2, memory_bytes=16 * 10**9)
 
 
@@ -64,6 +75,20 @@ def test_a_name_says_what_is_in_the_contract(path):
     name = f"{formats.weights.value}-kv_{formats.kv_cache.value}"
     target = engine.backend.value if engine.gpu is None else f"{engine.gpu}-tp{engine.tensor_parallel}"
     assert path.stem.partition("__")[2] == f"{name}__{target}"
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in CONTRACTS if path.stem.startswith("smollm2")], ids=lambda path: path.stem
+)
+def test_a_gate_lets_nothing_worse_than_promised_through(path):
+    asked = load_contract(path).contract.quantization
+    form = f" {asked.smoothquant}" if asked.smoothquant else ""
+    cache = "" if asked.kv_cache.value == "auto" else f" with an {asked.kv_cache.value} cache"
+    if asked.gate is None:
+        # What needs no calibration needs no torch to be built.
+        assert not asked.takes_ranges
+    else:
+        assert asked.gate.max_kl <= PROMISED[f"{asked.weights.value}{form}{cache}"]
 
 
 @pytest.mark.parametrize("path", CONTRACTS, ids=lambda path: path.stem)
