@@ -81,9 +81,9 @@ def plan(
     })  # fmt: skip
     if backend is not None and (compare or solve == "gpu"):
         check_backend(backend)
+    path = contract / "config.json" if contract.is_dir() else contract
     # Of a model alone a GPU says what is meant.
-    alone = contract.suffix == ".json" or contract.is_dir()
-    implied = "tensorrt" if gpu and alone else None
+    implied = "tensorrt" if gpu and _is_model(path) else None
     given = {
         "engine.backend": ("--backend", backend or implied),
         "engine.gpu": ("--gpu", gpu),
@@ -91,9 +91,8 @@ def plan(
         "quantization.kv_cache": ("--kv-cache", kv_cache),
         "engine.tensor_parallel": ("--tp", tp),
     }
-    question = _ask(
-        contract, [*overrides, *list_overrides(given, overrides)], config, of_step=step is not None
-    )
+    overrides = [*overrides, *list_overrides(given, overrides)]
+    question = _ask(path, overrides, config, of_step=step is not None)
     question = _with_workload(question, prompt_tokens, output_tokens, calibration)
     if silicon:
         question = question.with_silicon()
@@ -125,11 +124,21 @@ def _field(gpu: str | None, weights: str | None, tp: int | None) -> Field:
     )
 
 
-def _ask(contract: Path, overrides: list[str], config: Path | None, *, of_step: bool) -> Question:
-    from trtkit.flow.plan import ask
+def _is_model(path: Path) -> bool:
+    return path.suffix == ".json"
 
-    with progress() as report:
-        return ask(contract, overrides, config, report, of_step=of_step)
+
+def _ask(path: Path, overrides: list[str], config: Path | None, *, of_step: bool) -> Question:
+    from trtkit.contract import load_contract
+    from trtkit.flow.plan import ask, bare_contract
+
+    if not _is_model(path):
+        with progress() as report:
+            return ask(load_contract(path, overrides), config, report, of_step=of_step)
+    if config is not None:
+        hint = "give one of them, or a contract with --config"
+        raise InputError(f"{path} is a configuration too", path=config, hint=hint)
+    return ask(bare_contract(path, overrides), path, bare=True)
 
 
 def _with_workload(

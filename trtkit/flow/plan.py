@@ -15,7 +15,7 @@ from trtkit.checkpoint.progress import silent
 from trtkit.checkpoint.source import find as find_source
 from trtkit.checkpoint.source import resolve as resolve_source
 from trtkit.checkpoint.storage import find_storage
-from trtkit.contract import Contract, ContractFile, load_contract
+from trtkit.contract import Contract, ContractFile
 from trtkit.contract.formats import BackendName, KvCacheFormat, WeightFormat
 from trtkit.contract.load import parse_contract
 from trtkit.engine.store import Store
@@ -111,7 +111,7 @@ class Question:
             )
             return None, [file.locate(Problem(message, "engine.backend", hint))]
         try:
-            question = question_of(replace(file, contract=contract), None, silent)
+            question = ask(replace(file, contract=contract))
             return question.answer(), []
         except ContractError as error:
             return None, list(error.problems)
@@ -196,30 +196,17 @@ class Question:
 
 
 def ask(
-    path: Path, overrides: Sequence[str], config: Path | None, report: Report, *, of_step: bool = False
+    file: ContractFile,
+    config: Path | None = None,
+    report: Report = silent,
+    *,
+    bare: bool = False,
+    of_step: bool = False,
 ) -> Question:
-    """Read a contract, or a ``config.json`` or its folder in its place, and the model that it is about.
+    """Return the question about a contract, or one of its pools, with the model that it is about.
 
-    For a back end with a GPU the model's configuration is all that is read: weights need not be there. They need not
-    for a question about a step either.
-
-    Raises:
-        InputError: A file is missing or wrong.
-    """
-    if path.is_dir():
-        path /= _CONFIG
-    if path.suffix == ".json":
-        if config is not None:
-            message = f"{path} is a configuration too"
-            raise InputError(message, path=config, hint="give one of them, or a contract with --config")
-        return _question(_bare(path, overrides), path, bare=True)
-    return question_of(load_contract(path, overrides), config, report, of_step=of_step)
-
-
-def question_of(
-    file: ContractFile, config: Path | None, report: Report, *, of_step: bool = False
-) -> Question:
-    """Return the question of a contract that was read, or of one of its pools.
+    With ``config``, and for a back end with a GPU, the model's configuration is all that is read: weights need not be
+    there. They need not for a question about a step either.
 
     Raises:
         InputError: A file is missing or wrong.
@@ -228,18 +215,21 @@ def question_of(
         source = file.contract.model.source
         folder = resolve_source(source, file.path.parent, Store().root / "source", report)
         if of_step and not any(folder.glob("*.safetensors*")):
-            return _question(file, folder / _CONFIG, bare=False)
+            return _question(file, folder / _CONFIG, bare=bare)
         opened = HfCheckpoint.open(folder)
-        return Question(
-            file, opened.config, (*file.warnings, *opened.warnings), opened.folder / _CONFIG, bare=False
-        )
-    return _question(file, config or _find_config(file), bare=False)
+        warnings = (*file.warnings, *opened.warnings)
+        return Question(file, opened.config, warnings, opened.folder / _CONFIG, bare)
+    return _question(file, config or _find_config(file), bare=bare)
 
 
-def _bare(path: Path, overrides: Sequence[str]) -> ContractFile:
-    """Return a contract that promises nothing; what is wrong with it comes from the command line alone."""
+def bare_contract(config: Path, overrides: Sequence[str]) -> ContractFile:
+    """Return a contract for a ``config.json`` alone, which promises nothing.
+
+    Raises:
+        ContractError: Something is wrong with the overrides, since nothing else can be.
+    """
     try:
-        return parse_contract(_BARE.format(name=_name(path)), path, overrides)
+        return parse_contract(_BARE.format(name=_name(config)), config, overrides)
     except ContractError as error:
         raise ContractError([replace(each, file="", line=None) for each in error.problems]) from None
 

@@ -8,7 +8,7 @@ from trtkit.checkpoint.source import find as find_source
 from trtkit.contract import ContractFile
 from trtkit.engine.store import Store
 from trtkit.errors import EnvironmentLacks
-from trtkit.flow.plan import question_of
+from trtkit.flow.plan import ask
 from trtkit.plan import Plan
 from trtkit.plan.pace import Speed
 from trtkit.plan.speed import speed_of
@@ -30,7 +30,7 @@ def known_plan(file: ContractFile, config: Path | None = None) -> Plan | None:
         if folder is None or not (folder / _CONFIG).is_file():
             return None
         config = folder / _CONFIG
-    return question_of(file, config, lambda *_: None).answer()
+    return ask(file, config).answer()
 
 
 def foreseen_speed(plan: Plan) -> Speed | None:
