@@ -33,6 +33,24 @@ def test_links_lead_somewhere(page):
     assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_anchors_are_headings(page):
+    for link, anchor in re.findall(r"\]\(([^)#:]*)#([^)]*)\)", PAGES[page]):
+        target = (ROOT / page).parent / link if link else ROOT / page
+        headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
+        assert anchor in {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_options_of_verbs_exist(page):
+    commands = get_command(app).commands
+    for verb, rest in re.findall(r"\btrtkit (\w+)([^`\n|#&]*)", PAGES[page]):
+        if verb in commands:
+            both = (commands[verb], *getattr(commands[verb], "commands", {}).values())
+            known = {option for command in both for each in command.params for option in each.opts}
+            assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", rest)) <= known, verb
+
+
 def test_every_architecture_and_storage_is_listed():
     page = PAGES["docs/conversion.md"]
     assert set(re.findall(r"`(\w+(?:CausalLM|LMHeadModel))`", page)) == set(ARCHITECTURES)
