@@ -23,21 +23,26 @@ def save_tokenizer(folder, tokens):
     Tokenizer(WordLevel(words, unk_token=chr(256))).save(str(folder / "tokenizer.json"))
 
 
+def write_contract(folder):
+    """Write a contract for the model in a folder beside it."""
+    content = {
+        "name": "tiny",
+        "model": {"source": "model"},
+        "engine": {"limits": LIMITS},
+        "classes": {"only": {"priority": 1, "ttft_ms": 100, "default_output_tokens": 8}},
+    }
+    path = folder / "contract.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
 @pytest.fixture
 def contract(tmp_path, tiny_llama):  # noqa: F811 - the fixture
     """Write a contract beside its model; keyword arguments change the model."""
 
     def write(**changes):
         save_tokenizer(tiny_llama(name="model", **changes), tokens=260)
-        content = {
-            "name": "tiny",
-            "model": {"source": "model"},
-            "engine": {"limits": LIMITS},
-            "classes": {"only": {"priority": 1, "ttft_ms": 100, "default_output_tokens": 8}},
-        }
-        path = tmp_path / "contract.yaml"
-        path.write_text(yaml.safe_dump(content))
-        return path
+        return write_contract(tmp_path)
 
     return write
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.checkpoint.conftest import tiny_llama  # noqa: F401
-from tests.cli.test_jobs import LIMITS, ReadyServer, save_tokenizer
+from tests.cli.test_jobs import LIMITS, ReadyServer, save_tokenizer, write_contract
 from tests.triton.test_generation import planned
 from tests.triton.test_lint import BUILT
 from trtkit.engine.holds import is_free
@@ -20,15 +20,7 @@ from trtkit.triton.repository import render
 @pytest.fixture
 def contract(tmp_path, tiny_llama):  # noqa: F811 - the fixture
     tiny_llama(name="model")
-    content = {
-        "name": "tiny",
-        "model": {"source": "model"},
-        "engine": {"limits": LIMITS},
-        "classes": {"only": {"priority": 1, "ttft_ms": 100, "default_output_tokens": 8}},
-    }
-    path = tmp_path / "contract.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
+    return write_contract(tmp_path)
 
 
 def test_drift_is_shown_as_a_diff_and_edits_are_kept(trtkit, contract, tmp_path):

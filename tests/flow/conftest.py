@@ -18,9 +18,9 @@ RECORDED = {"fp8", "int8-sq", "int4-awq", "int4-gptq", "w4a8-awq"}
 GATE = {"samples": 3, "sample_tokens": 40}
 
 
-def save_tokenizer(folder):
-    """Every byte is a token."""
-    tokenizer = Tokenizer(BPE({letter: index for index, letter in enumerate(BYTES)}, []))
+def save_tokenizer(folder, letters=BYTES):
+    """Every byte is a token, or those of some letters."""
+    tokenizer = Tokenizer(BPE({letter: index for index, letter in enumerate(letters)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.save(str(folder / "tokenizer.json"))

@@ -9,33 +9,17 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 import yaml
-from tokenizers import Tokenizer, decoders, pre_tokenizers
-from tokenizers.models import BPE
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests.checkpoint.conftest import BYTES, save, tiny_llama  # noqa: F401 - a fixture
 from tests.cli.conftest import trtkit  # noqa: F401 - a fixture
+from tests.flow.conftest import calmed, save_tokenizer
 from trtkit.checkpoint.safetensors import read_header
 
 FEW = ("--samples", 3, "--sample-tokens", 40)
 TEXT = {"samples": 3, "sample_tokens": 40}
-
-
-def save_tokenizer(folder):
-    """Every byte is a token."""
-    tokenizer = Tokenizer(BPE({letter: index for index, letter in enumerate(BYTES)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(folder / "tokenizer.json"))
-
-
-def calmed(tensors):
-    """Make weights as small as those of trained models."""
-    for name in tensors:
-        if "proj" in name:
-            tensors[name] = (tensors[name].astype(np.float32) * 0.1).astype(tensors[name].dtype)
 
 
 @pytest.fixture
@@ -139,10 +123,7 @@ def test_fewer_samples_than_asked_for_are_told(trtkit, model, quantized, tmp_pat
 
 
 def test_letters_that_the_tokenizer_lacks_are_no_answers(trtkit, model, quantized, tmp_path):  # noqa: F811
-    letters = {letter: index for index, letter in enumerate(each for each in BYTES if not each.isupper())}
-    tokenizer = Tokenizer(BPE(letters, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.save(str(model / "tokenizer.json"))
+    save_tokenizer(model, [each for each in BYTES if not each.isupper()])
     (tmp_path / "task.jsonl").write_text('{"question": "?", "choices": ["a", "b"], "answer": 0}')
     code, _, err = trtkit("gate", model, quantized, *FEW, "--task-file", tmp_path / "task.jsonl")
     assert (code, "line 1: the tokenizer has no letters A to B that can be told apart" in err) == (2, True)
