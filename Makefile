@@ -4,6 +4,7 @@
 # A third one compiles TensorRT engines, and needs no GPU for it:
 #   make engine    SmolLM2 in each format: size, KL, targets, time; ARGS="--weights fp8" for one of them
 # Benchmarks print a table, write JSON and a chart to build/bench/, and fail when a goal is missed:
+#   make bench    what the proxy's policy is worth on modelled engines, and what one decision costs
 #   make bench-convert    conversions against cp; ARGS=--quick for small models
 #   make bench-compile    checkpoint to ONNX graph to TensorRT engine: CPU time and memory
 #   make bench-goodput    promises kept under load on the real stack, with the proxy and without (40 minutes; ARGS='--ablations 0' 20)
