@@ -14,6 +14,7 @@ from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.safetensors import read_header
 from trtkit.checkpoint.trtllm import verify
 from trtkit.errors import ContractError, InputError
+from trtkit.plan.ranks import group_of
 from trtkit.plan.resolve import quant_plan
 from trtkit.quantize.calibrate.gptq import search_gptq
 from trtkit.quantize.calibrate.gram import Gram
@@ -195,6 +196,10 @@ def test_ranges_alone_have_no_int4_weights(model, tmp_path):
 def test_groups_are_as_wide_as_the_model_allows(tmp_path):
     folder = build(tmp_path / "odd", llama(hidden_size=192, intermediate_size=256))
     assert prepared(folder, purpose=Purpose.INT4_AWQ).group_size == 64
+    # 128 rows of Q, 32 of K and V each: tiles have as many rows as a group has columns.
+    odd_rows = build(tmp_path / "rows", llama(hidden_size=128, intermediate_size=256, num_key_value_heads=1))
+    assert prepared(odd_rows, purpose=Purpose.INT4_AWQ).group_size == 64
+    assert group_of(HfCheckpoint.open(odd_rows).config, "int4-awq", None) == 64
     for purpose, size, way_out in (
         (Purpose.W4A8_AWQ, None, "int8-wo or fp8 weights"),
         (Purpose.INT4_AWQ, 128, "--group-size 64"),

@@ -12,6 +12,7 @@ from trtkit.errors import Problem
 from trtkit.plan.types import QuantPlan
 
 WEIGHT_ONLY = "W8A16"
+_LEAST = 64
 _PADDING = ", or pad the gated MLP (intermediate_size) with zeros in the source"
 
 
@@ -75,7 +76,7 @@ class Plain:
 
 
 def side_problems(
-    mapped: Sequence[MappedTensor], layout: Layout, plan: QuantPlan, unit: int = 64
+    mapped: Sequence[MappedTensor], layout: Layout, plan: QuantPlan, unit: int = _LEAST
 ) -> list[Problem]:
     """Return the linear layers whose sides are no multiple of ``unit`` times the ranks that share them.
 
@@ -88,6 +89,8 @@ def side_problems(
         if target.rule.is_linear and any(side % multiple for side in target.shape[-2:]):
             message = f"{plan.weights} needs both sides to be multiples of {multiple}, the layer is "
             message += f"{target.shape[-2]} x {target.shape[-1]}"
-            hint = "use weights: none" + (_PADDING if ".mlp." in target.name else "")
+            fits = unit > _LEAST and not any(side % (multiple // unit * _LEAST) for side in target.shape[-2:])
+            smaller = "use groups of 64, " if fits and plan.weights != "w4a8-awq" else "use "
+            hint = f"{smaller}weights: none" + (_PADDING if ".mlp." in target.name else "")
             problems.append(Problem(message, key=target.name, hint=hint))
     return problems

@@ -37,14 +37,14 @@ def share_of(model: ModelConfig, ranks: Parallelism) -> ModelConfig:
 def group_of(model: ModelConfig, weights: str, group_size: int | None) -> int:
     """Return the input channels that share an INT4 scale: as the source has or the contract gives them.
 
-    Otherwise it is the largest number that divides every layer's.
+    Otherwise it is the largest number that divides every layer's sides, as engines have none with others.
     """
     if model.kept and model.kept.group_size:
         return model.kept.group_size
     if group_size is not None or weights == "w4a8-awq":
         return group_size or DEFAULT_GROUP
-    columns = [target_shape(rule, model)[-1] for rule in rules_of(model) if rule.is_linear]
-    return DEFAULT_GROUP if all(count % DEFAULT_GROUP == 0 for count in columns) else DEFAULT_GROUP // 2
+    sides = [side for rule in rules_of(model) if rule.is_linear for side in target_shape(rule, model)[-2:]]
+    return DEFAULT_GROUP if all(side % DEFAULT_GROUP == 0 for side in sides) else DEFAULT_GROUP // 2
 
 
 def windows_of(model: ModelConfig, ranks: Parallelism) -> tuple[int | None, float]:

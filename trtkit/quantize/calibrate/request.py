@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trtkit.catalog.parallel import ONE_RANK
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.errors import ContractError, InputError, Problem
+from trtkit.plan.preflight.ranks import untiled
 from trtkit.quantize.calibrate.data import Data
 from trtkit.quantize.calibrate.layers import LinearGroup, ModelLayers
 from trtkit.quantize.calibrate.purpose import Purpose, Unreached
@@ -68,7 +70,8 @@ def choose_group(request: Request, layers: ModelLayers) -> int | None:
     sizes = (request.group_size,) if request.group_size else allowed
     fitting = [size for size in sizes if not any(_misfits(groups, size))]
     if fitting:
-        return fitting[0]
+        # Checkpoints are laid out in tiles as large as a group, rows too; where none fits, some layers may stay plain.
+        return next((size for size in fitting if not untiled(layers.config, ONE_RANK, size)), fitting[0])
     others = [size for size in allowed if not any(_misfits(groups, size))]
     hint = f"use --group-size {others[0]}" if others else "use int8-wo or fp8 weights"
     problems = [
