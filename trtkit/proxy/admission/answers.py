@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from trtkit.proxy.admission.fit import Window
 
 _KEPT = 64
@@ -11,12 +13,12 @@ class Answers:
     """The median length of each class's last answers."""
 
     def __init__(self) -> None:
-        self._windows: dict[str, Window] = {}
+        self._windows: defaultdict[str, Window] = defaultdict(lambda: Window(_KEPT))
 
     def note(self, class_name: str, tokens: int) -> None:
         """Take in an answer."""
         if tokens:
-            self._windows.setdefault(class_name, Window(_KEPT)).add(tokens)
+            self._windows[class_name].add(tokens)
 
     def expected(self, class_name: str, max_tokens: int) -> float | None:
         """Return the tokens to expect of a request; None while its class has no answers."""

@@ -19,18 +19,18 @@ class Window:
     def __init__(self, size: int) -> None:
         self._size = size
         self.count = 0
-        self._recent: deque[float] = deque()
+        self._recent: deque[float] = deque(maxlen=size)
         self._sorted: list[float] = []
 
     def add(self, value: float) -> None:
         """Take a number in, and let the oldest go where there are too many."""
-        ordered = self._sorted
-        insort(ordered, value)
-        self._recent.append(value)
+        ordered, recent = self._sorted, self._recent
         if self.count == self._size:
-            del ordered[bisect_left(ordered, self._recent.popleft())]
+            del ordered[bisect_left(ordered, recent[0])]
         else:
             self.count += 1
+        insort(ordered, value)
+        recent.append(value)
 
     def quantile(self, share: float) -> float:
         """Return a quantile of those kept; there must be one."""

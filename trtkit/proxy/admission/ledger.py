@@ -6,6 +6,9 @@ from trtkit.plan.types import Zones
 from trtkit.proxy.admission.record import Constraint
 from trtkit.proxy.admission.request import Request, Ticket
 
+PREFILL, KV, DECODE = Constraint.PREFILL, Constraint.KV, Constraint.DECODE
+"""The zones' constraints, at hand as :data:`~trtkit.proxy.admission.request.QUEUED` is."""
+
 
 class Ledger:
     """Counts un-prefilled prompt tokens, reserved KV tokens and running requests against the zones."""
@@ -45,20 +48,20 @@ class Ledger:
         """
         prefill_tokens, kv_tokens = self.prefill_tokens - self.spared_tokens, self.kv_tokens
         if prefill_tokens and prefill_tokens + ticket.request.prompt_tokens > share * self.prefill_limit:
-            return Constraint.PREFILL
+            return PREFILL
         if kv_tokens and kv_tokens + self.foreign_kv_tokens + ticket.kv_need > share * self.kv_limit:
-            return Constraint.KV
+            return KV
         slots = self.decode_slots
         if slots and slots + self.foreign_slots + 1 > share * self.slots_limit + 1e-9:
-            return Constraint.DECODE
+            return DECODE
         return None
 
     def bind(self, ticket: Ticket, constraint: Constraint, share: float) -> None:
         """Note with a request what a constraint would have come to with it, and what it may come to."""
-        if constraint is Constraint.PREFILL:
+        if constraint is PREFILL:
             used = self.prefill_tokens - self.spared_tokens
             ticket.bind(constraint, used + ticket.request.prompt_tokens, share * self.prefill_limit)
-        elif constraint is Constraint.KV:
+        elif constraint is KV:
             used = self.kv_tokens + self.foreign_kv_tokens
             ticket.bind(constraint, used + ticket.kv_need, share * self.kv_limit)
         else:

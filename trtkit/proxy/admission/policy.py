@@ -16,11 +16,20 @@ from trtkit.proxy.admission.decision import Abort, Decision, Dispatch, Refuse, r
 from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Reason, Retry
 from trtkit.proxy.admission.pool import Pool, PoolSpec, pool_of
 from trtkit.proxy.admission.record import Constraint
-from trtkit.proxy.admission.request import Request, State, Ticket
+from trtkit.proxy.admission.request import (
+    CANCELLING,
+    DECODING,
+    DONE,
+    PREFILLING,
+    QUEUED,
+    Request,
+    State,
+    Ticket,
+)
 from trtkit.proxy.admission.signal import EngineReport
 from trtkit.proxy.admission.timers import Timers
 
-_IN_FLIGHT = (State.PREFILLING, State.DECODING)
+_IN_FLIGHT = (PREFILLING, DECODING)
 _OUTPUT_WEIGHT = 4
 """What an output token costs its tenant, in prompt tokens."""
 
@@ -113,24 +122,24 @@ class Admission:
             ticket.bind(Constraint.KV, ticket.kv_need, ledger.kv_limit)
             return [self._refusal(ticket, Reason.TOO_LONG, now_s)]
         self._tickets[request.id] = ticket
-        self._states[request.class_name][State.QUEUED] += 1
+        self._states[request.class_name][QUEUED] += 1
         pool.predict(ticket, now_s)
         if request.limits.total_s < math.inf:
             answer_tokens = self._answers.expected(request.class_name, request.max_tokens) or 0.0
             ticket.leave_time(pool.nearest.answer_s(answer_tokens, now_s))
         decisions = self._greet(ticket, now_s) + self._settle(now_s) + self._make_room(ticket, now_s)
-        if ticket.state is State.QUEUED:
+        if ticket.state is QUEUED:
             self._arm(ticket)
         return decisions
 
     def first_token(self, request_id: str, now_s: float, tokens: int = 1) -> list[Decision]:
         """Note the end of a prefill, which makes room for the next."""
         ticket = self._tickets[request_id]
-        if ticket.state is State.PREFILLING:
+        if ticket.state is PREFILLING:
             ticket.last_token_s = now_s
             ticket.tokens += tokens
             backend_of(ticket).first_token(ticket, now_s)
-            self._move(ticket, State.DECODING)
+            self._move(ticket, DECODING)
             # Its other ends do not come any sooner than the entry that it has.
             if ticket.request.limits.inter_token_s < math.inf:
                 self._arm(ticket)
@@ -150,7 +159,7 @@ class Admission:
         ticket = self._tickets.pop(request_id)
         if tokens is not None:
             ticket.tokens, ticket.last_token_s = tokens, now_s
-        self._move(ticket, State.DONE)
+        self._move(ticket, DONE)
         backend_of(ticket).release(ticket, now_s)
         self._settle_account(ticket)
         return self._settle(now_s)
@@ -160,9 +169,7 @@ class Admission:
     ) -> list[Decision]:
         """End a request early; one that already ended or is being cancelled stays as it is."""
         ticket = self._tickets.get(request_id)
-        decisions = (
-            [self._end(ticket, reason, now_s)] if ticket and ticket.state is not State.CANCELLING else []
-        )
+        decisions = [self._end(ticket, reason, now_s)] if ticket and ticket.state is not CANCELLING else []
         return decisions + self._settle(now_s)
 
     def expire(self, now_s: float) -> list[Decision]:
@@ -256,7 +263,7 @@ class Admission:
     def _fire(self, ticket: Ticket, reason: Reason | None, now_s: float) -> list[Decision]:
         if reason is not None:
             return [self._end(ticket, reason, now_s)]
-        if ticket.state is State.QUEUED:
+        if ticket.state is QUEUED:
             return self._look(ticket, now_s)
         self._end_prefill(ticket)
         self._arm(ticket)
@@ -300,7 +307,7 @@ class Admission:
         ticket.pool.drain.begin(now_s)
 
     def _arm(self, ticket: Ticket, looked_s: float = -math.inf) -> None:
-        if ticket.state is State.QUEUED:
+        if ticket.state is QUEUED:
             ticket.start_by_s = ticket.pool.nearest.start_by_s(ticket, looked_s)
             due_s = min(ticket.ends_s, ticket.start_by_s)
         else:
@@ -317,7 +324,7 @@ class Admission:
             ticket.work_tokens = _OUTPUT_WEIGHT * (answer_tokens or request.max_tokens)
             self._dequeue(ticket, request.prompt_tokens + ticket.work_tokens)
         backend.admit(ticket, now_s)
-        self._move(ticket, State.PREFILLING)
+        self._move(ticket, PREFILLING)
         if not request.streams:
             ticket.prefilled_s = now_s + backend.ledger.prefill_tokens / backend.rates.tokens_per_s
         if ticket.watched and (ticket.armed_s == math.inf or not request.streams):
@@ -335,13 +342,13 @@ class Admission:
     def _end(self, ticket: Ticket, reason: Reason, now_s: float) -> Decision:
         request = ticket.request
         if ticket.state in _IN_FLIGHT:
-            if ticket.state is State.PREFILLING:
+            if ticket.state is PREFILLING:
                 backend_of(ticket).stop(ticket)
-            self._move(ticket, State.CANCELLING)
+            self._move(ticket, CANCELLING)
             return Abort(request.id, reason, self._pushback_of(ticket, reason, now_s))
         self._dequeue(ticket)
         del self._tickets[request.id]
-        self._move(ticket, State.DONE)
+        self._move(ticket, DONE)
         return self._refusal(ticket, reason, now_s)
 
     def _dequeue(self, ticket: Ticket, work_tokens: float = 0.0) -> None:
@@ -364,7 +371,7 @@ class Admission:
 
     def _end_prefill(self, ticket: Ticket) -> None:
         backend_of(ticket).end_prefill(ticket)
-        self._move(ticket, State.DECODING)
+        self._move(ticket, DECODING)
 
     def _settle_account(self, ticket: Ticket) -> None:
         """Correct what a tenant was charged by what its answer came to."""

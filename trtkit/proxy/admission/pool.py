@@ -12,8 +12,8 @@ from trtkit.plan.types import Zones
 from trtkit.proxy.admission.backend import Backend
 from trtkit.proxy.admission.drain import DrainMeter
 from trtkit.proxy.admission.lane import Band, take_out
+from trtkit.proxy.admission.ledger import PREFILL
 from trtkit.proxy.admission.queue import BandQueue
-from trtkit.proxy.admission.record import Constraint
 from trtkit.proxy.admission.request import INFINITE, Ticket
 
 _CANDIDATES = 4
@@ -50,7 +50,8 @@ class Pool:
         self.drain = DrainMeter(zones)
         self._max_queue = rules.max_queue
         self._skip_ahead = rules.skip_ahead
-        self._order = rules.order
+        self._is_hybrid = rules.order is Order.HYBRID
+        self._is_by_size, self._is_by_due = rules.order is Order.SHORTEST, rules.order is Order.DEADLINE
         self._count = max(1, len(self.backends))
         self._only = self.backends[0] if len(self.backends) == 1 else None
         self._least_loaded: list[Backend] = []
@@ -165,8 +166,7 @@ class Pool:
         left out, because it may be done in a moment, or prefilled side by side.
         """
         rate = self.nearest.rates.tokens_per_s * self._count
-        shortest_first = self._order is not Order.DEADLINE
-        tokens = self.queue.tokens_before(ticket.request, shortest_first=shortest_first)
+        tokens = self.queue.tokens_before(ticket.request, shortest_first=not self._is_by_due)
         return tokens / rate + self.nearest.alone_s(ticket)
 
     def is_too_late(self, ticket: Ticket, now_s: float) -> bool:
@@ -184,7 +184,7 @@ class Pool:
             return None
         band = self.queue.first()
         head = band.head(shortest_first=self._shortest_first(band, now_s))
-        if head.due_s == INFINITE or head.request.sheddable or head.blocked_by is not Constraint.PREFILL:
+        if head.due_s == INFINITE or head.request.sheddable or head.blocked_by is not PREFILL:
             return None
         found = (backend.victim_for(head, now_s) for backend in list(self.stoppable.values())[:_CANDIDATES])
         return next((victim for victim in found if victim), None)
@@ -229,8 +229,8 @@ class Pool:
 
     def _shortest_first(self, band: Band, now_s: float) -> bool:
         """Tell whether what is due last would come too late behind all the others of its band."""
-        if self._order is not Order.HYBRID:
-            return self._order is Order.SHORTEST
+        if not self._is_hybrid:
+            return self._is_by_size
         if len(band.tickets) == 1:
             return False
         rate = self.nearest.rates.tokens_per_s * self._count
@@ -249,12 +249,12 @@ class Pool:
             if blocker is None:
                 if not ledger.spared_tokens or not backend.is_to_stop_for(ticket, now_s):
                     return backend
-                blocker = Constraint.PREFILL
-            if blocker is not before and blocker is Constraint.PREFILL:
+                blocker = PREFILL
+            if blocker is not before and blocker is PREFILL:
                 backend.feedback.note_use()
         if blocker is not None:
             ledger.bind(ticket, blocker, share)
-            if blocker is Constraint.PREFILL:
+            if blocker is PREFILL:
                 self._prefill_blocks = True
             else:
                 self._rest_blocks = True

@@ -34,6 +34,10 @@ class State(enum.IntEnum):
     DONE = 4
 
 
+QUEUED, PREFILLING, DECODING, CANCELLING, DONE = State
+"""The states, at hand: in Python 3.11 to look one up in its enum takes longer than a call."""
+
+
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
     """Ends of a request in seconds after its arrival; ``inter_token_s`` restarts at each token."""
@@ -130,7 +134,7 @@ class Ticket:
         self.kv_need = kv_need
         self.pool = pool
         """In whose queue it waits; another may lend it an engine."""
-        self.state = State.QUEUED
+        self.state: State = QUEUED
         self.due_s = request.arrival_s + min(terms.ttft_s, limits.total_s)
         """When its first token is due, by promise or by its end with the answer in between."""
         self.patient = self.due_s == INFINITE or terms.on_infeasible is OnInfeasible.QUEUE
@@ -189,16 +193,16 @@ class Ticket:
     def due(self) -> tuple[float, Reason | None]:
         """Return what happens to this request next if nothing else does; no reason means a look at it."""
         request, limits, state = self.request, self.request.limits, self.state
-        if state is State.CANCELLING or state is State.DONE:
+        if state is CANCELLING or state is DONE:
             return INFINITE, None
         at_s, reason = limits.total_s + request.arrival_s, Reason.DEADLINE
         look_s = INFINITE
-        if state is State.DECODING:
+        if state is DECODING:
             end_s, why = self.last_token_s + limits.inter_token_s, Reason.INTER_TOKEN_TIMEOUT
         else:
             end_s, why = request.arrival_s + limits.first_token_s, Reason.FIRST_TOKEN_TIMEOUT
             look_s = self.prefilled_s
-            if state is State.QUEUED:
+            if state is QUEUED:
                 look_s = self.start_by_s
                 queue_s = min(limits.queue_s, RELEGATED_QUEUE_S) if self.relegated else limits.queue_s
                 if request.arrival_s + queue_s < at_s:
