@@ -12,19 +12,23 @@ from tests.checkpoint.test_storage_plain_layers import DOWN, write
 from trtkit.catalog.parallel import Parallelism
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
-from trtkit.checkpoint.progress import silent
 from trtkit.checkpoint.safetensors import read_header
 from trtkit.errors import ContractError
 from trtkit.flow.convert import ConvertOptions, choose_recipe
-from trtkit.flow.plan import ask
+from trtkit.flow.plan import Question, ask, bare_contract
 
 GPU = ("engine.backend=tensorrt", "engine.gpu=h200", "model.dtype=float16")
 WHOLE = {"ct-int8", "ct-fp8-dynamic", "ct-fp8-one-scale", "modelopt-fp8-rows", "fbgemm"}
 """What engines quantize every layer of, or none."""
 
 
+def about(folder, *options: str) -> Question:
+    config = folder / "config.json"
+    return ask(bare_contract(config, options), config, bare=True)
+
+
 def weigh(folder, *options: str) -> int:
-    return ask(folder, [*GPU, *options], None, silent).answer().memory.weights_bytes
+    return about(folder, *GPU, *options).answer().memory.weights_bytes
 
 
 def written(folder, ranks: Parallelism, target_sm: int | None) -> int:
@@ -67,16 +71,25 @@ def test_formats_that_are_not_the_sources_are_refused(tmp_path):
         weigh(folder, 'quantization.exclude=["lm_head"]')
 
 
-def test_graphs_have_one_format_for_all_layers(tmp_path):
-    folder = write(tmp_path / "hf", "modelopt-fp8", DOWN).folder
-    with pytest.raises(ContractError, match=r"has left transformer\.layers\.1\.mlp\.proj plain"):
-        ask(folder, ["engine.backend=onnx"], None, silent).answer()
+@pytest.mark.parametrize(
+    ("form", "module", "options", "said"),
+    [
+        ("modelopt-fp8", DOWN, ["engine.backend=onnx"], "onnx engines have one format for all layers"),
+        ("ct-fp8-dynamic", DOWN, GPU, "fp8-rowwise engines quantize every layer or none"),
+        ("ct-int4", "model.layers.1.mlp.up_proj", GPU, "which engines join"),
+        ("ct-int4", DOWN, [*GPU, "engine.pipeline_parallel=2"], "layers of a pipeline cannot differ"),
+    ],
+)
+def test_plain_layers_that_engines_cannot_have_are_refused(tmp_path, form, module, options, said):
+    folder = write(tmp_path / "hf", form, module).folder
+    with pytest.raises(ContractError, match=said):
+        about(folder, *options).answer()
 
 
 def test_a_source_that_cannot_be_taken_over_is_counted_as_asked(tmp_path):
     folder = write(tmp_path / "hf", "modelopt-fp8").folder
     path = folder / "hf_quant_config.json"
     path.write_text(json.dumps({"quantization": {"quant_algo": "NVFP4"}}))
-    question = ask(folder, [*GPU, "quantization.weights=fp8"], None, silent)
+    question = about(folder, *GPU, "quantization.weights=fp8")
     assert "cannot be taken over" in str(question.warnings[-1])
     assert question.answer().memory.weights_bytes > 0

@@ -54,8 +54,9 @@ def calibrated_part(candidate: Path, tokenizer: Any, samples: Samples) -> float:
     path = candidate / CHECKPOINT_CONFIG
     config = read_json(path)
     # An engine has the configuration of its checkpoint.
-    own = config.get("pretrained_config", config).get("trtkit") or {}
-    if FINGERPRINT not in own:
+    built = config.get("pretrained_config") or config
+    own = built.get("trtkit") if isinstance(built, dict) else None
+    if not isinstance(own, dict) or FINGERPRINT not in own:
         return 0.0
     try:
         read = Fingerprint.parse(own[FINGERPRINT])

@@ -20,6 +20,7 @@ from trtkit.plan.quantization import (
     mixtures_are_new,
     settings_have_a_user,
     source_has_the_formats,
+    source_left_plain_what_it_may,
 )
 from trtkit.plan.types import Plan
 
@@ -249,6 +250,7 @@ CHECKS: tuple[Check, ...] = (
     *MEMORY_CHECKS,
     settings_have_a_user,
     source_has_the_formats,
+    source_left_plain_what_it_may,
     group_size_has_kernel,
     layers_have_their_formats,
     heads_are_quantized_on_purpose,

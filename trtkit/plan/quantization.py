@@ -6,12 +6,20 @@ from collections.abc import Iterator
 
 from trtkit.catalog.formats import BACKENDS, KV_CACHE, SMOOTHQUANT, WEIGHTS
 from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.schemes import PARTIAL
 from trtkit.contract.formats import BackendName, DType, KvCacheFormat, WeightFormat
 from trtkit.contract.models import Contract
 from trtkit.contract.quantization import Calibration, Quantization
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses, warns
-from trtkit.plan.layers import head_warnings, known_layers, layer_problems
+from trtkit.plan.layers import (
+    algorithm_of,
+    head_warnings,
+    known_layers,
+    layer_problems,
+    uneven_branches,
+    uneven_stages,
+)
 from trtkit.plan.types import Plan, QuantPlan
 
 _BY_LAYER = ("cpu", "tensorrt")
@@ -109,16 +117,28 @@ def source_has_the_formats(contract: Contract, model: ModelConfig, _: Plan) -> I
             has = "none" if kept.kv_cache == KvCacheFormat.AUTO.value else f"those of {kept.kv_cache}"
             message = f"{cache.value} is asked for, and of scales for the KV cache the source has {has}"
             yield Problem(message, "quantization.kv_cache", f"set it to {kept.kv_cache}, {original}")
-    name = contract.engine.backend.value
-    if kept.plain and BACKENDS[name].cache_per_slot:
-        message = (
-            f"the source has left {min(kept.plain)} plain, and {name} engines have one format for all layers"
-        )
-        yield Problem(message, "model.source", f"use engine.backend: {' or '.join(_BY_LAYER)}")
     for name in ("exclude", "overrides", "smoothquant", "alpha", "kv_scale", "group_size"):
         if getattr(asked, name) not in (None, {}):
             message = f"the source is quantized already ({kept.method}), and nothing would use it"
             yield Problem(message, f"quantization.{name}", f"leave the key out, {original}")
+
+
+@refuses
+def source_left_plain_what_it_may(contract: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """Layers that a quantized source has left plain stay so, where engines can have that."""
+    kept, engine, key = model.kept, contract.engine, "model.source"
+    formats = known_layers(model, plan.quantization)
+    if kept is None or not kept.plain or formats is None:
+        return
+    left, backend = f"the source has left {min(kept.plain)} plain", engine.backend.value
+    if BACKENDS[backend].cache_per_slot:
+        message = f"{left}, and {backend} engines have one format for all layers"
+        yield Problem(message, key, f"use engine.backend: {' or '.join(_BY_LAYER)}")
+    elif algorithm_of(kept.weights[0]) not in PARTIAL:
+        message = f"{left}, and {kept.weights[0]} engines quantize every layer or none"
+        yield Problem(message, key, "quantize again without ignoring it")
+    yield from uneven_branches(key, formats)
+    yield from uneven_stages(key, formats, engine.pipeline_parallel)
 
 
 @refuses
