@@ -1,9 +1,9 @@
-"""JSON objects whose keys are there once: of two, parsers take the last one without a word."""
+"""JSON objects: keys that are there once, since of two parsers take the last without a word, and objects within."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -25,3 +25,9 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         counts = Counter(key for key, _ in pairs)
         raise NamedTwiceError([key for key, count in counts.items() if count > 1])
     return found
+
+
+def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return an object within another; empty where it is absent or something else."""
+    found = config.get(key)
+    return found if isinstance(found, Mapping) else {}

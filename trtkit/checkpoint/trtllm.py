@@ -16,6 +16,7 @@ from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.expected import expected_tensors
 from trtkit.checkpoint.hf import read_json
 from trtkit.checkpoint.jobs import Layout, Target
+from trtkit.checkpoint.json_object import section
 from trtkit.checkpoint.layer_blocks import Blocks, block_of, layer_block_problems, read_layer_blocks
 from trtkit.checkpoint.mapping import check_layers
 from trtkit.checkpoint.rank_files import rank_metadata
@@ -57,7 +58,7 @@ class TrtllmCheckpoint:
         parallelism = read_mapping(config, path=folder / CHECKPOINT_CONFIG)
         ranks = tuple(read_header(folder / rank_file(rank)) for rank in range(parallelism.world))
         return cls(
-            folder, config, parallelism, ranks, read_layer_blocks(folder, _section(config, "quantization"))
+            folder, config, parallelism, ranks, read_layer_blocks(folder, section(config, "quantization"))
         )
 
     @property
@@ -67,7 +68,7 @@ class TrtllmCheckpoint:
 
     def block_of(self, module: str) -> Mapping[str, Any]:
         """Return the ``quantization`` block that holds for one layer, as a rank's files name it."""
-        return block_of(_section(self.config, "quantization"), self.layers, module)
+        return block_of(section(self.config, "quantization"), self.layers, module)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -104,7 +105,7 @@ def verify_any(folder: Path) -> list[Problem]:
         InputError: There is no ``config.json``, or it is none.
     """
     config = read_json(folder / CHECKPOINT_CONFIG)
-    quantization = _section(config, "quantization")
+    quantization = section(config, "quantization")
     name = quantization.get("quant_algo")
     if not isinstance(name, str) or name not in FOREIGN:
         return verify(folder)
@@ -184,7 +185,7 @@ def _model(checkpoint: TrtllmCheckpoint) -> ModelConfig:
     problems = parallel_problems(config, checkpoint.parallelism) or key_problems(checkpoint.config, config)
     problems = problems or list(
         layer_block_problems(
-            _section(checkpoint.config, "quantization"),
+            section(checkpoint.config, "quantization"),
             checkpoint.layers,
             linear_modules(config),
             tables_of(config),
@@ -203,8 +204,8 @@ class _Wanted:
 
 def _expected(checkpoint: TrtllmCheckpoint, config: ModelConfig) -> dict[int, dict[str, _Wanted]]:
     """Return what each rank has to hold."""
-    quantization = _section(checkpoint.config, "quantization")
-    schemes = {**SCHEMES, **BAKED} if _section(checkpoint.config, "trtkit").get("layout") else SCHEMES
+    quantization = section(checkpoint.config, "quantization")
+    schemes = {**SCHEMES, **BAKED} if section(checkpoint.config, "trtkit").get("layout") else SCHEMES
     layout = Layout(config, config.dtype, checkpoint.parallelism)
     wanted: dict[int, dict[str, _Wanted]] = {rank: {} for rank in range(checkpoint.parallelism.world)}
 
@@ -230,11 +231,6 @@ def _expected(checkpoint: TrtllmCheckpoint, config: ModelConfig) -> dict[int, di
             if layer_part.applies(quantization):
                 want(layout.layer_part(layer, layer_part), layer_part.dtypes)
     return wanted
-
-
-def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    section = config.get(key)
-    return section if isinstance(section, Mapping) else {}
 
 
 def _tensor_problems(expected: Mapping[str, _Wanted], tensors: Mapping[str, TensorInfo]) -> list[Problem]:

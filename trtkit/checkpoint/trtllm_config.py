@@ -10,8 +10,8 @@ import trtkit
 from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.catalog.model import ModelConfig, Moe
 from trtkit.catalog.parallel import GPUS_PER_NODE, ONE_RANK, Parallelism
+from trtkit.catalog.positive import is_positive
 from trtkit.errors import InputError
-from trtkit.plan.hf_fields import is_positive
 
 DTYPES = ("bfloat16", "float16", "float32")
 _FIELDS = {

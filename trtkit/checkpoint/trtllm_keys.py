@@ -8,9 +8,9 @@ from typing import Any
 from trtkit.catalog.architectures import ARCHITECTURES, Architecture
 from trtkit.catalog.architectures.architecture import Numeric
 from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.positive import is_positive
 from trtkit.checkpoint.trtllm_config import DTYPES
 from trtkit.errors import Problem
-from trtkit.plan.hf_fields import is_positive
 
 _POSITIONS = "position_embedding_type"
 

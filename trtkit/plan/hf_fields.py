@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trtkit.catalog.positive import is_positive
 from trtkit.errors import Problem, Severity
 
 MISSING: Any = object()
 MOST = 2**31 - 1
 """Engines count in int32."""
-
-
-def is_positive(value: Any) -> bool:
-    """Return whether a value is a number that a float can hold, above zero and finite."""
-    return type(value) in (int, float) and 0 < value <= sys.float_info.max
 
 
 class Fields:

@@ -9,7 +9,8 @@ from typing import Any
 from trtkit.catalog.architectures import Architecture
 from trtkit.catalog.architectures.architecture import RopeType
 from trtkit.catalog.model import ModelConfig
-from trtkit.plan.hf_fields import MOST, Fields, is_positive
+from trtkit.catalog.positive import is_positive
+from trtkit.plan.hf_fields import MOST, Fields
 
 _BLOCKS = ("rope_parameters", "rope_scaling")
 _PARTIAL = ("partial_rotary_factor",)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 from collections.abc import Mapping
-from typing import Any, TypeGuard
+from typing import Any
 
 from trtkit.catalog.architectures.architecture import Numeric
 from trtkit.catalog.architectures.llama import LLAMA
+from trtkit.catalog.positive import is_positive
 
 
 def engine_multipliers(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -21,9 +21,9 @@ def engine_multipliers(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     new = dict(raw)
     scale, divisor, head_size = raw.get("attention_multiplier"), raw.get("logits_scaling"), _head_size(raw)
-    if _is_positive(scale) and _is_positive(head_size):
+    if is_positive(scale) and is_positive(head_size):
         new["attention_multiplier"] = scale * math.sqrt(head_size)
-    if _is_positive(divisor):
+    if is_positive(divisor):
         new["logits_scaling"] = 1 / divisor
     return new
 
@@ -32,11 +32,7 @@ def _head_size(raw: Mapping[str, Any]) -> Any:
     hidden, heads = raw.get("hidden_size"), raw.get("num_attention_heads")
     if raw.get("head_dim") is not None:
         return raw["head_dim"]
-    return hidden // heads if _is_positive(hidden) and _is_positive(heads) else None
-
-
-def _is_positive(value: Any) -> TypeGuard[float]:
-    return type(value) in (int, float) and 0 < value <= sys.float_info.max
+    return hidden // heads if is_positive(hidden) and is_positive(heads) else None
 
 
 GRANITE = dataclasses.replace(

@@ -9,6 +9,7 @@ from typing import Any
 
 from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
+from trtkit.checkpoint.json_object import section
 from trtkit.checkpoint.trtllm_config import read_config, read_mapping
 from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.errors import InputError, Problem
@@ -50,7 +51,7 @@ def rank_problems(
 
 def describe(config: Mapping[str, Any], path: Path, found: Finding) -> Finding:
     """Return the finding with what a checkpoint's configuration says."""
-    quantization, producer = _section(config, "quantization"), _section(config, "producer")
+    quantization, producer = section(config, "quantization"), section(config, "producer")
     architecture, dtype = config.get("architecture"), str(config.get("dtype"))
     kv_cache = quantization.get("kv_cache_quant_algo")
     ranks, problems = _ranks(config, path)
@@ -99,7 +100,7 @@ def _ranks(config: Mapping[str, Any], path: Path) -> tuple[Parallelism | None, l
 
 
 def _details(config: Mapping[str, Any], ranks: Parallelism | None) -> dict[str, Any]:
-    baked = _section(config, "trtkit")
+    baked = section(config, "trtkit")
     sizes = {"tp": ranks.tp, "pp": ranks.pp, "moe_ep": ranks.moe_ep} if ranks and ranks.world > 1 else {}
     return {**sizes, **{key: baked[key] for key in ("target_sm", "layout", "trtllm_version") if key in baked}}
 
@@ -109,8 +110,3 @@ def _format(quantization: Mapping[str, Any]) -> str | None:
     if not algorithm:
         return None
     return f"{algorithm}, groups of {group}" if group else str(algorithm)
-
-
-def _section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    section = config.get(key)
-    return section if isinstance(section, Mapping) else {}
