@@ -13,7 +13,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from trtkit.checkpoint.safetensors import SafetensorsWriter, TensorSpec, read_header
+from tests.checkpoint.conftest import save
+from trtkit.checkpoint.safetensors import read_header
 
 GROUP = 64
 HIDDEN, HEADS, KV_HEADS, HEAD = 256, 8, 2, 32
@@ -279,13 +280,6 @@ def plain_tensors(rng) -> Tensors:
         norms += [f"model.layers.{index}.{kind}_layernorm" for kind in ("input", "post_attention")]
     shapes |= {f"{name}.weight": (HIDDEN,) for name in norms}
     return {name: rng.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
-
-
-def save(path: Path, tensors: Tensors) -> None:
-    specs = [TensorSpec(name, value.dtype.name, value.shape) for name, value in tensors.items()]
-    with SafetensorsWriter(path, specs) as writer:
-        for spec in writer.order:
-            writer.write(spec, [tensors[spec.name]])
 
 
 def load(path: Path) -> Tensors:

@@ -37,10 +37,6 @@ def refusal(folder: Path, quantization: QuantPlan, error=InputError, **options) 
     return str(caught.value)
 
 
-def drop(*names):
-    return lambda tensors: [tensors.pop(name) for name in names]
-
-
 def test_what_was_written_verifies(tiny_llama, plain):
     folder = tiny_llama(attention_bias=True, mlp_bias=True)
     assert verify(converted(folder, plain).folder) == []
