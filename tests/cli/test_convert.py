@@ -1,4 +1,4 @@
-"""``trtkit convert``: a dry run refuses what the run itself would."""
+"""``trtkit convert``: its data types, and a dry run that refuses what the run itself would."""
 
 from __future__ import annotations
 
@@ -49,3 +49,9 @@ def test_a_dry_run_compares_a_head_that_is_tied(trtkit, tiny_llama, tmp_path):  
 def test_a_dry_run_of_what_can_be_written_writes_nothing(trtkit, tiny_llama, tmp_path):  # noqa: F811
     code, text, _ = trtkit("convert", tiny_llama(), "-o", tmp_path / "out", "--dry-run")
     assert (code, "dry run" in text, (tmp_path / "out").exists()) == (0, True, False)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_convert_takes_the_types_of_the_contract(trtkit, tiny_llama, tmp_path, dtype):  # noqa: F811
+    assert trtkit("convert", tiny_llama(), "-o", tmp_path / "out", "--dtype", dtype)[0] == 0
+    assert trtkit("verify", tmp_path / "out")[0] == 0

@@ -1,4 +1,4 @@
-"""``trtkit verify``: changed manifests, lost and swapped ranks, and sources that are wrong."""
+"""``trtkit verify``: checkpoints, sources and products that are not as they were, and ranks that changed places."""
 
 import json
 
@@ -6,8 +6,51 @@ import pytest
 
 from tests.checkpoint.conftest import tiny_llama  # noqa: F401 - a fixture
 from tests.cli.engines import ORIGIN, TARGET
+from tests.cli.test_jobs import contract  # noqa: F401 - a fixture
 from trtkit.canonical import canonical_json
 from trtkit.conventions import MANIFEST
+
+
+def test_convert_then_verify(trtkit, tiny_llama, tmp_path):  # noqa: F811
+    out = tmp_path / "checkpoint"
+    assert trtkit("convert", tiny_llama(), "-o", out)[0] == 0
+    code, text, _ = trtkit("verify", out)
+    assert (code, text) == (0, f"{out}: a sound TensorRT-LLM checkpoint\n")
+
+
+def test_verify_finds_what_is_wrong_and_exits_6(trtkit, tiny_llama, tmp_path):  # noqa: F811
+    out = tmp_path / "checkpoint"
+    trtkit("convert", tiny_llama(), "-o", out)
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
+    code, _, err = trtkit("verify", out)
+    assert code == 6
+    assert "transformer.layers.0.mlp.proj.weight" in err
+    assert "128" in err
+
+
+@pytest.mark.parametrize("changes", [{"architecture": ["x"]}, {"quantization": {"quant_algo": []}}])
+def test_verify_names_a_checkpoint_that_is_none(trtkit, tiny_llama, tmp_path, changes):  # noqa: F811
+    out = tmp_path / "checkpoint"
+    trtkit("convert", tiny_llama(), "-o", out)
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(config | changes))
+    code, _, err = trtkit("verify", out)
+    assert code == 6
+    assert str(out / "config.json") in err
+
+
+def test_verify_compares_products_with_their_manifest(trtkit, contract, tmp_path):  # noqa: F811
+    trtkit("build", contract())
+    (weights,) = (tmp_path / "home").glob("convert/*/checkpoint/rank0.safetensors")
+    product = weights.parent.parent
+    assert trtkit("verify", product)[:2] == (0, f"{product}: a sound build product\n")
+    damaged = bytearray(weights.read_bytes())
+    damaged[-1] ^= 1
+    weights.write_bytes(damaged)
+    code, _, err = trtkit("verify", product)
+    assert code == 6
+    assert "SHA-256" in err
 
 
 def test_an_engine_as_it_was_built_is_sound(trtkit, engine):
