@@ -49,17 +49,19 @@ class _Rates:
 class Backend:
     """A ledger with the engine's measured speed; tightens its own zones by what it observes."""
 
-    def __init__(self, index: int, rules: AdmissionRules, zones: Zones, tokens_per_block: int) -> None:
+    def __init__(
+        self, index: int, rules: AdmissionRules, zones: Zones, tokens_per_block: int, pool: Pool
+    ) -> None:
         self.index = index
-        self.pool: Pool | None = None
+        self.pool = pool
         self.up = True
         """Whether requests may be sent to it; its pool changes that."""
         self.ledger = Ledger(zones, tokens_per_block)
         self.feedback = Feedback(zones.prefill_tokens, zones.prefill_tokens * 2 // 3, active=rules.feedback)
         assumed_rate = zones.prefill_tokens / ASSUMED_S
         self.rates = _Rates(assumed_rate, assumed_rate)
-        self.placed_load = 0.0
-        """The load by which its pool has placed it."""
+        self.place = (0.0, index, self)
+        """Its entry in its pool's order by load."""
         self.last_first_token_s = -1e9
         self.signal = Signal()
         self.sheddable: OrderedDict[str, Ticket] = OrderedDict()
@@ -67,6 +69,7 @@ class Backend:
         self.stopping = 0
         """Requests before their first token that were told to stop: room to come."""
         self._prefill_since_s = 0.0
+        self._kv_tokens = max(1, zones.kv_tokens)
         self._margin = rules.refusal_margin
         self._prefill_s = rules.prefill_ms / 1000
         self._prefill_fit = LineFit(min(_INFORMATIVE_TOKENS, zones.prefill_tokens / 3))
@@ -82,9 +85,7 @@ class Backend:
     def load(self) -> float:
         """Seconds of prefill in flight, and the share of the KV pool that is taken."""
         ledger = self.ledger
-        return ledger.prefill_tokens / self.rates.tokens_per_s + ledger.kv_tokens / max(
-            1, ledger.zones.kv_tokens
-        )
+        return ledger.prefill_tokens / self.rates.tokens_per_s + ledger.kv_tokens / self._kv_tokens
 
     def ttft_s(self, prompt_tokens: float, *, careful: bool) -> float:
         """Predict dispatch to first token of so many prompt tokens, those before it included."""
@@ -143,7 +144,7 @@ class Backend:
         ticket.flight_tokens = 0 if behind else ledger.prefill_tokens
         if ticket.request.sheddable:
             self.sheddable[ticket.request.id] = ticket
-        self._note(ticket.held_prefill_tokens, 1)
+        self.pool.note(self, ticket.held_prefill_tokens, 1)
         limit_s = ticket.request.terms.tpot_s
         self._tpot_limits_s[limit_s] = self._tpot_limits_s.get(limit_s, 0) + 1
 
@@ -172,7 +173,7 @@ class Backend:
         self.sheddable.pop(ticket.request.id, None)
         self.ledger.end_prefill(ticket)
         self._prefilled_tokens += tokens
-        self._note(-tokens)
+        self.pool.note(self, -tokens)
 
     def release(self, ticket: Ticket, now_s: float) -> None:
         """Give everything back, and learn the time per token."""
@@ -181,7 +182,7 @@ class Backend:
         self.sheddable.pop(ticket.request.id, None)
         self.stopping -= ticket.stopping
         self.ledger.release(ticket)
-        self._note(-tokens, -1)
+        self.pool.note(self, -tokens, -1)
         limit_s = ticket.request.terms.tpot_s
         self._tpot_limits_s[limit_s] -= 1
         if not self._tpot_limits_s[limit_s]:
@@ -217,7 +218,7 @@ class Backend:
         self.sheddable.pop(ticket.request.id, None)
         ticket.stopping = True
         self.stopping += 1
-        self._note()
+        self.pool.note(self)
 
     def observe(self, report: EngineReport | None, now_s: float) -> None:
         """Take in what the engine says of itself; nothing that it says gives room."""
@@ -225,7 +226,7 @@ class Backend:
         if signal.believes(report, now_s, served=self._first_tokens) and report is not None:
             signal.compare(report, ledger)
         ledger.foreign_kv_tokens, ledger.foreign_slots = signal.foreign_kv_tokens, signal.foreign_requests
-        self._note()
+        self.pool.note(self)
 
     def _slot_seconds(self, now_s: float) -> float:
         """Return the requests that ran so far, each times how long: the difference of two is the mean between."""
@@ -247,11 +248,6 @@ class Backend:
             running = (self._slot_s - ticket.first_slot_s) / (now_s - ticket.first_s)
             self._step_fit.add(running, max(0.0, span_s - prompts_s) / steps)
             self._limit_slots()
-
-    def _note(self, prefill_tokens: int = 0, requests: int = 0) -> None:
-        """Tell the pool of a change of load."""
-        if self.pool is not None:
-            self.pool.note(self, prefill_tokens, requests)
 
     def _refit(self) -> None:
         fit, rates = self._prefill_fit, self.rates

@@ -14,7 +14,7 @@ from trtkit.proxy.admission.answers import Answers
 from trtkit.proxy.admission.backend import Backend, backend_of
 from trtkit.proxy.admission.decision import Abort, Decision, Dispatch, Refuse, record_of
 from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Reason, Retry
-from trtkit.proxy.admission.pool import Pool, PoolSpec, pool_of
+from trtkit.proxy.admission.pool import Pool, PoolSpec
 from trtkit.proxy.admission.record import Constraint
 from trtkit.proxy.admission.request import (
     CANCELLING,
@@ -191,7 +191,7 @@ class Admission:
         Who waits for a pool that has no engine left goes to one for longer prompts, or is refused.
         """
         ejected = self.backends[backend]
-        pool = pool_of(ejected)
+        pool = ejected.pool
         pool.eject(ejected)
         decisions: list[Decision] = []
         if not pool.alive:
@@ -202,7 +202,7 @@ class Admission:
     def readmit(self, backend: int, now_s: float) -> list[Decision]:
         """Send an engine requests again; who waits elsewhere for want of its pool comes back."""
         readmitted = self.backends[backend]
-        pool_of(readmitted).readmit(readmitted)
+        readmitted.pool.readmit(readmitted)
         waiting = [ticket for pool in self.pools for ticket in pool.queue.tickets()]
         decisions: list[Decision] = []
         for ticket in waiting:
@@ -255,8 +255,10 @@ class Admission:
 
     def _next(self, pool: Pool, now_s: float) -> tuple[Ticket, Backend] | None:
         """Return a pool's next; one that idles takes what waits for those of shorter prompts."""
-        if not pool.idle:
+        if pool.queue.length:
             return pool.next(now_s, pool.queue)
+        if not pool.idle:
+            return None
         shorter = self.pools[: self.pools.index(pool)]
         return next((found for each in shorter if (found := pool.next(now_s, each.queue))), None)
 

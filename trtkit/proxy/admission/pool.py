@@ -34,9 +34,9 @@ class Pool:
 
     def __init__(self, rules: AdmissionRules, zones: Zones, tokens_per_block: int, indices: range) -> None:
         self.queue = BandQueue(rules.starvation_ms / 1000, rules.minimum_share)
-        self.backends = [Backend(index, rules, zones, tokens_per_block) for index in indices]
-        for backend in self.backends:
-            backend.pool = self
+        self.backends = [Backend(index, rules, zones, tokens_per_block, self) for index in indices]
+        self.nearest = self.backends[0]
+        """The engine that a request would go to if it could."""
         self.prefill_tokens = 0
         """In flight at all its engines."""
         self._running = 0
@@ -56,7 +56,7 @@ class Pool:
         self._only = self.backends[0] if len(self.backends) == 1 else None
         self._least_loaded: list[Backend] = []
         """The engines that are asked, until the order changes."""
-        self._by_load = [(0.0, backend.index, backend) for backend in self.backends]
+        self._by_load = [backend.place for backend in self.backends]
         """The engines that requests may be sent to, least loaded first."""
 
     @property
@@ -69,31 +69,27 @@ class Pool:
         """Whether there is an engine that requests may be sent to."""
         return bool(self._by_load)
 
-    @property
-    def nearest(self) -> Backend:
-        """The engine that a request would go to if it could."""
-        return self._only or (self._by_load[0][2] if self._by_load else self.backends[0])
-
     def eject(self, backend: Backend) -> None:
         """Take an engine out of those that requests are sent to."""
         if backend.up:
-            take_out(self._by_load, (backend.placed_load, backend.index, backend))
+            take_out(self._by_load, backend.place)
             backend.up = False
             self._recount(backend)
 
     def readmit(self, backend: Backend) -> None:
         """Put an engine back."""
         if not backend.up:
-            backend.up, backend.placed_load = True, backend.load
-            insort(self._by_load, (backend.placed_load, backend.index, backend))
+            backend.up, backend.place = True, (backend.load, backend.index, backend)
+            insort(self._by_load, backend.place)
             self._recount(backend)
 
     def _recount(self, backend: Backend) -> None:
         self._count = max(1, len(self._by_load))
         self._least_loaded = []
-        self.note(backend, 0, 0)
+        self.nearest = self._by_load[0][2] if self._by_load else self.backends[0]
+        self.note(backend)
 
-    def note(self, backend: Backend, prefill_tokens: int, requests: int) -> None:
+    def note(self, backend: Backend, prefill_tokens: int = 0, requests: int = 0) -> None:
         """Put an engine in its place after its load has changed by so many prompt tokens and requests."""
         self.prefill_tokens += prefill_tokens
         self._running += requests
@@ -104,10 +100,11 @@ class Pool:
         if self._only is None or self._may_help(prefill_tokens, requests):
             self._version += 1
         if self._only is None and backend.up:
-            take_out(self._by_load, (backend.placed_load, backend.index, backend))
-            backend.placed_load = backend.load
+            take_out(self._by_load, backend.place)
+            backend.place = (backend.load, backend.index, backend)
+            insort(self._by_load, backend.place)
             self._least_loaded = []
-            insort(self._by_load, (backend.placed_load, backend.index, backend))
+            self.nearest = self._by_load[0][2]
 
     def _may_help(self, prefill_tokens: int, requests: int) -> bool:
         """Tell whether a change at the only engine may let somebody go who could not before."""
@@ -263,9 +260,3 @@ class Pool:
     def _candidates(self) -> Sequence[Backend]:
         self._least_loaded = [entry[2] for entry in self._by_load[:_CANDIDATES]]
         return self._least_loaded
-
-
-def pool_of(backend: Backend) -> Pool:
-    """Return the pool of an engine."""
-    assert backend.pool is not None  # noqa: S101 - for the type checker
-    return backend.pool

@@ -27,6 +27,8 @@ class BandQueue:
         """Changes when somebody goes, or comes who may be next: nobody passes a more urgent band."""
         self._next_starved_s = math.inf
         """Nobody has starved before."""
+        self._last_kept: Band | None = None
+        """The least urgent band with somebody who may not be shed."""
 
     def __len__(self) -> int:
         return self.length
@@ -42,11 +44,17 @@ class BandQueue:
             self.version += 1
         band.push(ticket)
         self.length += 1
+        kept = self._last_kept
+        if not ticket.request.sheddable and priority < RELEGATED and (not kept or kept.priority < priority):
+            self._last_kept = band
         self._next_starved_s = min(self._next_starved_s, ticket.request.arrival_s + self._starvation_s)
 
     def remove(self, ticket: Ticket, work_tokens: float = 0.0) -> None:
         """Take a request out, wherever it stands, and charge its tenant for the work that it is given."""
-        self.band_of(ticket).remove(ticket, work_tokens)
+        band = self.band_of(ticket)
+        band.remove(ticket, work_tokens)
+        if band is self._last_kept and len(band.tickets) == len(band.sheddable):
+            self._last_kept = self._find_last_kept()
         if self.length == 1:
             self._owed_tokens = 0.0
         self.length -= 1
@@ -76,7 +84,7 @@ class BandQueue:
         """
         if self._owed_tokens <= 0:
             return None
-        band = self._last_kept()
+        band = self._last_kept
         if band is None or band is first:
             self._owed_tokens = 0.0
             return None
@@ -95,7 +103,7 @@ class BandQueue:
         request, owed = ticket.request, self._owed_tokens
         if now_s - request.arrival_s >= self._starvation_s:
             self._owed_tokens = owed - request.prompt_tokens
-        elif self._by_priority.get(request.priority) is self._last_kept():
+        elif self._by_priority.get(request.priority) is self._last_kept:
             self._owed_tokens = max(min(owed, 0.0), owed - request.prompt_tokens)
         else:
             self._owed_tokens = owed + self._minimum_share * request.prompt_tokens
@@ -139,7 +147,7 @@ class BandQueue:
                 return band
         raise LookupError("nobody waits")
 
-    def _last_kept(self) -> Band | None:
+    def _find_last_kept(self) -> Band | None:
         for band in reversed(self.bands):
             if len(band.tickets) > len(band.sheddable) and band.priority != RELEGATED:
                 return band
