@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 
@@ -74,6 +75,20 @@ def test_what_the_compiler_refuses_is_an_error_with_its_reason_and_a_log_that_st
         RtxBackend().compile(folder, out, plan_for(folder, targets=EVERY), silent, log)
     assert caught.value.path == str(log)
     assert "[ERROR]" in log.read_text()
+    assert not (out / ENGINE_FILE).exists()
+
+
+def test_an_engine_that_cannot_be_written_whole_is_an_error(tmp_path, checkpoint):
+    """TensorRT swallows what a writer raises, and says that the engine is made."""
+    folder, out = checkpoint(), tmp_path / "engine"
+    out.mkdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
+    try:
+        with pytest.raises(StageError, match="File too large"):
+            RtxBackend().compile(folder, out, plan_for(folder), silent, tmp_path / "compile.log")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert not (out / ENGINE_FILE).exists()
 
 

@@ -23,8 +23,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 TIDY_CPU_S = 0.08
 """CPU time between two rounds of giving memory back, each of which takes about 0.01 s."""
@@ -80,13 +81,14 @@ def build(trt: Any, job: dict[str, Any]) -> None:
     if job.get("ask") and sys.stdin.readline().strip() != "build":
         return
     config = _config(trt, builder, job)
-    with open(job["engine"], "wb") as file:
+    with open(job["engine"], "wb", buffering=0) as file:
         # In one piece in memory it would be there twice.
         with _tidying(Path(job["model"] + ".data").resolve()):
-            made = builder.build_serialized_network_to_stream(network, config, _writer(trt, file))
-        if not made:
+            writer = _writer(trt, file)
+            made = builder.build_serialized_network_to_stream(network, config, writer)
+        if not made or writer.failure is not None:
             os.unlink(job["engine"])
-            raise BuildError("the builder made no engine")
+            raise writer.failure or BuildError("the builder made no engine")
         engine_bytes = file.tell()
     del parser
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -169,16 +171,23 @@ def _logger(trt: Any) -> Any:
     return Logger()
 
 
-def _writer(trt: Any, file: BinaryIO) -> Any:
+def _writer(trt: Any, file: FileIO) -> Any:
     class Writer(trt.IStreamWriter):  # type: ignore[misc]
-        """Writes an engine as it is serialized."""
+        """Writes an engine as it is serialized, and keeps what went wrong: TensorRT goes on as if nothing had."""
 
         def __init__(self) -> None:
             trt.IStreamWriter.__init__(self)
+            self.failure: OSError | None = None
 
         def write(self, data: bytes) -> int:
             """Write one part."""
-            return file.write(data)
+            rest = memoryview(data)
+            try:
+                while rest and self.failure is None:
+                    rest = rest[file.write(rest) :]
+            except OSError as error:
+                self.failure = error
+            return len(data) - len(rest)
 
     return Writer()
 

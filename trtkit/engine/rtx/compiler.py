@@ -28,6 +28,8 @@ STEPS = "engine"
 _VERSION = r"\d+(\.\w+)+"
 _SHOWN_LINES = 3
 _ERROR = "[ERROR] "
+_REFUSAL = "BuildError"
+"""The child's own exception; any other is the system's."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,9 @@ def _failure(code: int, last: Mapping[str, Any], log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     if last.get("event") == "failed":
         errors = [line.removeprefix(_ERROR) for line in lines if line.startswith(_ERROR)]
-        return "; ".join([f"TensorRT for RTX refused the graph: {last['message']}", *errors[:_SHOWN_LINES]])
+        refused = last.get("kind", _REFUSAL) == _REFUSAL
+        what = "TensorRT for RTX refused the graph" if refused else "the compiler's process failed"
+        return "; ".join([f"{what}: {last['message']}", *errors[:_SHOWN_LINES]])
     ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
     said = "; ".join(lines[-_SHOWN_LINES:]) or "it said nothing"
     return f"the compiler's process {ended} before it had an engine: {said}"
