@@ -82,3 +82,24 @@ def test_the_longest_that_fits_is_one_that_the_runner_takes():
 def test_a_step_of_a_graph_need_not_be_whole_blocks():
     plan = planned(published("smollm2-135m"), max_num_tokens=100)
     assert "engine.limits.max_num_tokens" not in [problem.key for problem in plan.warnings]
+
+
+@pytest.mark.parametrize(
+    ("gate", "length", "refused"),
+    [
+        ({}, 384, True),
+        ({}, 512, False),
+        ({"sample_tokens": 65}, 64, True),
+        ({"on": ["checkpoint"]}, 64, False),
+    ],
+)
+def test_the_gate_reads_samples_that_fit_a_slot(gate, length, refused):
+    document = contract_of(max_seq_len=length).model_dump(mode="json", exclude_unset=True)
+    document["quantization"] = {"weights": "int8-wo", "gate": gate}
+    contract = Contract.model_validate(document)
+    if not refused:
+        make_plan(contract, published("smollm2-135m"), MACHINE)
+        return
+    with pytest.raises(ContractError, match=f"at most {length}") as caught:
+        make_plan(contract, published("smollm2-135m"), MACHINE)
+    assert [each.key for each in caught.value.problems] == ["quantization.gate.sample_tokens"]

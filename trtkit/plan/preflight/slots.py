@@ -34,4 +34,15 @@ def slots_have_angles(_: Contract, __: ModelConfig, plan: Plan) -> Iterator[Prob
         yield Problem("is longer than a graph's tables of angles may be", _KEY, f"at most {MOST_SLOT_TOKENS}")
 
 
-SLOT_CHECKS = (slots_start_aligned, slots_have_angles)
+@refuses
+def slots_hold_what_judges(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
+    """The quality gate reads its samples through the graph, each in one slot."""
+    gate, room = contract.quantization.gate, plan.limits.max_seq_len
+    if gate is None or not BACKENDS[plan.backend].cache_per_slot or "engine" not in (gate.on or ("engine",)):
+        return
+    if gate.sample_tokens > room:
+        message = f"samples of {gate.sample_tokens} tokens do not fit a slot of {room} ({_KEY})"
+        yield Problem(message, "quantization.gate.sample_tokens", f"at most {room}, or gate.on: [checkpoint]")
+
+
+SLOT_CHECKS = (slots_start_aligned, slots_have_angles, slots_hold_what_judges)
