@@ -22,7 +22,7 @@ from trtkit.errors import ContractError, InputError
 
 _NOT_IN_CHECKPOINT = {
     "tie_word_embeddings", "dtype", "bos_token_id", "eos_token_ids", "pad_token_id", "rotary_pct",
-    "sliding_window_pattern",
+    "sliding_window_pattern", "kept",
 }  # fmt: skip
 """Fields that a TensorRT-LLM ``config.json`` does not tell."""
 

@@ -28,6 +28,7 @@ from trtkit.quantize.gate.linear import Activation, Floats, Grid, Written
 
 _NOT_IN_CHECKPOINT = {
     "tie_word_embeddings", "dtype", "bos_token_id", "eos_token_ids", "pad_token_id", "sliding_window_pattern",
+    "kept",
 }  # fmt: skip
 """Fields that a TensorRT-LLM ``config.json`` does not tell, or that conversion chooses."""
 _SOURCE = "give the Hugging Face folder that the checkpoint was converted from"
