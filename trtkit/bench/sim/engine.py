@@ -112,24 +112,22 @@ class Engine:
 
     def advance(self) -> tuple[list[Job], list[Job]]:
         """End the present stretch; return whose first token came and who is complete or was cancelled."""
-        now_s, steps = self.end_s, self._steps
-        self._step += steps
-        self._context_tokens += steps * len(self._decoding)
+        now_s, decoding, first = self.end_s, self._decoding, self._chunked
+        self._step += self._steps
+        self._context_tokens += self._steps * len(decoding)
         done: list[Job] = []
-        while self._decoding and self._decoding[0][0] <= self._step:
-            job = heappop(self._decoding)[2]
+        while decoding and decoding[0][0] <= self._step:
+            job = heappop(decoding)[2]
             self._context_tokens -= job.prompt_tokens + job.output_tokens
             self._release(job, now_s, done)
-        first: list[Job] = []
-        for job in self._chunked:
+        for job in first:
             job.first_s = now_s
-            first.append(job)
             if job.output_tokens <= 1:
                 self._release(job, now_s, done)
                 continue
             self._serial += 1
             self._context_tokens += job.prompt_tokens + 1
-            heappush(self._decoding, (self._step + job.output_tokens - 1, self._serial, job))
+            heappush(decoding, (self._step + job.output_tokens - 1, self._serial, job))
         if self._cancelled:
             self._drop(now_s, done)
         self._begin(now_s)

@@ -36,10 +36,11 @@ def score(jobs: Sequence[Job], classes: Sequence[SimClass]) -> Score:
     """Sum a run up; classes without promises count nowhere."""
     good, count = [0] * len(classes), [0] * len(classes)
     worked = wasted = refused = 0
+    promised = [each.promise.has_slo for each in classes]
     for job in jobs:
-        each = classes[job.class_index]
-        if not each.promise.has_slo:
+        if not promised[job.class_index]:
             continue
+        each = classes[job.class_index]
         is_kept = kept(sample_of(job, each.name), each.promise)
         count[job.class_index] += 1
         good[job.class_index] += is_kept

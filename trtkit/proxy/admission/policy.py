@@ -141,8 +141,7 @@ class Admission:
             backend_of(ticket).first_token(ticket, now_s)
             self._move(ticket, DECODING)
             # Its other ends do not come any sooner than the entry that it has.
-            if ticket.request.limits.inter_token_s < math.inf:
-                self._arm(ticket)
+            self._timers.arm(ticket, now_s + ticket.request.limits.inter_token_s)
         return self._settle(now_s)
 
     def token(self, request_id: str, now_s: float, tokens: int = 1) -> None:
@@ -249,7 +248,7 @@ class Admission:
                     decisions += self._give_up(ticket, backend, now_s)
                 else:
                     decisions.append(self._dispatch(ticket, backend, now_s))
-            if pool.queue.length and (victim := pool.victim(now_s)):
+            if pool.stoppable and pool.queue.length and (victim := pool.victim(now_s)):
                 decisions.append(self._end(victim, Reason.EVICTED, now_s))
         return decisions
 

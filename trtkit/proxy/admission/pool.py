@@ -177,8 +177,6 @@ class Pool:
 
     def victim(self, now_s: float) -> Ticket | None:
         """Return whom to stop, before its first token, so that the next of the most urgent band comes in time."""
-        if not self.stoppable:
-            return None
         band = self.queue.first()
         head = band.head(shortest_first=self._shortest_first(band, now_s))
         if head.due_s == INFINITE or head.request.sheddable or head.blocked_by is not PREFILL:
@@ -196,7 +194,8 @@ class Pool:
             return None
         starved = queue.starved(now_s)
         if starved is not None:
-            return self._pair(starved, 1.0, now_s)
+            backend = self.place(starved, 1.0, now_s)
+            return None if backend is None else (starved, backend)
         if queue is not self.queue:
             return self._next_in_order(queue, now_s)
         version = self._version + queue.version
@@ -211,8 +210,8 @@ class Pool:
     def _next_in_order(self, queue: BandQueue, now_s: float) -> tuple[Ticket, Backend] | None:
         band = queue.first()
         owed = queue.owed(band)
-        if owed is not None and (pair := self._pair(owed, owed.share, now_s)):
-            return pair
+        if owed is not None and (backend := self.place(owed, owed.share, now_s)):
+            return owed, backend
         head = band.head(shortest_first=self._shortest_first(band, now_s))
         if backend := self.place(head, head.share, now_s):
             return head, backend
@@ -232,10 +231,6 @@ class Pool:
             return False
         rate = self.nearest.rates.tokens_per_s * self._count
         return now_s + (self.prefill_tokens + band.prompt_tokens) / rate > band.newest().due_s
-
-    def _pair(self, ticket: Ticket, share: float, now_s: float) -> tuple[Ticket, Backend] | None:
-        backend = self.place(ticket, share, now_s)
-        return None if backend is None else (ticket, backend)
 
     def place(self, ticket: Ticket, share: float, now_s: float) -> Backend | None:
         """Return the least loaded engine that has room for a request of a band with this share, if any has."""
