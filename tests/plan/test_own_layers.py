@@ -38,9 +38,11 @@ def found(check, model, backend="onnx", dtype="float16", **quantization):
         ("qwen3-8b", "int8-sq", "qdq", []),
         ("qwen2.5-7b", "int8-sq", None, []),
         ("phi-3-mini", "fp8-rowwise", None, []),
+        ("phi-3-mini", "int8-sq", None, ["set quantization.smoothquant to qdq"]),
+        ("gemma-2-9b", "fp8-rowwise", None, ["use fp8"]),
     ],
 )
-def test_forms_that_quantize_inside_of_norms_take_none_of_queries_and_keys(
+def test_forms_that_quantize_inside_of_norms_take_layers_with_just_these(
     backend, model, weights, smoothquant, way_out
 ):
     form = {"smoothquant": smoothquant} if smoothquant else {}

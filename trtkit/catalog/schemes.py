@@ -7,7 +7,7 @@ the way tensor parallelism divides them.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 
@@ -217,3 +217,27 @@ UNGROUPED = ("W8A16", "W8A8_SQ_PER_CHANNEL")
 It turns on the kernel of groups alone, so that weights of W8A16 would be taken out of their layout wrongly, and allows
 no INT8 products.
 """
+
+QUANTIZING_NORMS = ("input_layernorm", "post_layernorm")
+"""In formats that quantize inside of a layer's norms each of the two hands narrow numbers to the layers after it."""
+_BETWEEN_NORMS = (*QUANTIZING_NORMS, "attention.qkv", "attention.dense", "mlp.fc", "mlp.gate", "mlp.proj")
+NO_SMOOTHQUANT = ("FalconForCausalLM", "GPTNeoXForCausalLM", "Phi3ForCausalLM")
+"""Families that TensorRT-LLM's support matrix has no SmoothQuant for, but in TensorRT's own form."""
+
+
+def quantizes_in_norms(algorithm: str | None) -> bool:
+    """Tell whether an algorithm's activations are quantized inside of a layer's two norms."""
+    return (algorithm or "").endswith("_PLUGIN") or algorithm == "FP8_PER_CHANNEL_PER_TOKEN"
+
+
+def misfits(owners: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return which norms and linear layers of a decoder layer such formats have no place for, and which they lack.
+
+    Args:
+        owners: Names below ``transformer.layers.N.``, for instance ``mlp.fc``.
+    """
+    there = list(owners)
+    return (
+        [name for name in there if name not in _BETWEEN_NORMS],
+        [name for name in QUANTIZING_NORMS if name not in there],
+    )

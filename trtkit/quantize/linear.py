@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trtkit.catalog.schemes import Scheme
+from trtkit.catalog.schemes import Scheme, misfits
 from trtkit.checkpoint.blocks import row_blocks
 from trtkit.checkpoint.jobs import Job, Layout, Target, plain_jobs
 from trtkit.checkpoint.kernels import Floats, Kernels
@@ -18,9 +18,6 @@ from trtkit.errors import Problem
 
 _BLOCK = 1 << 18
 """Elements that are worked on at once: 1 MiB of float32 stays near the core, and calls are few."""
-
-_QUANTIZING_NORMS = ("input_layernorm", "post_layernorm")
-_LAYERS = ("attention.qkv", "attention.dense", "mlp.fc", "mlp.gate", "mlp.proj")
 
 Parts = Mapping[str, Target]
 """Targets of a linear layer by what follows its name."""
@@ -146,14 +143,9 @@ def structure_problems(mapped: Sequence[MappedTensor], weights: str) -> list[Pro
         for tensor in mapped
         if tensor.target.layer is not None and ("norm" in local_name(tensor) or tensor.target.rule.is_linear)
     }
-    problems = [
-        Problem(
-            f"TensorRT-LLM's layers with {weights} weights have nothing of the kind", tensor.target.name, hint
-        )
-        for owner, tensor in owners.items()
-        if owner not in _QUANTIZING_NORMS + _LAYERS and not tensor.target.rule.per_expert
-    ]
-    lacking = [name for name in _QUANTIZING_NORMS if name not in owners]
+    odd, lacking = misfits(name for name, tensor in owners.items() if not tensor.target.rule.per_expert)
+    message = f"TensorRT-LLM's layers with {weights} weights have nothing of the kind"
+    problems = [Problem(message, owners[name].target.name, hint) for name in odd]
     if lacking:
         message = f"layers with {weights} weights need {' and '.join(lacking)}, which the model has not"
         problems.append(Problem(message, hint=hint))

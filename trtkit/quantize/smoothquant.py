@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trtkit.catalog.formats import SMOOTHQUANT
-from trtkit.catalog.schemes import SCHEMES, Scheme
+from trtkit.catalog.schemes import NO_SMOOTHQUANT, SCHEMES, Scheme
 from trtkit.checkpoint.cast import cast
 from trtkit.checkpoint.jobs import Job, Layout, Piece, Target, plain_jobs
 from trtkit.checkpoint.kernels import Floats, Kernels, kernels_for
@@ -55,8 +55,6 @@ _INPUT_SCALES = {
     "mlp.fc": "post_layernorm.scale_to_int",
     "mlp.proj": "mlp.quantization_scaling_factor",
 }
-_NEVER = ("FalconForCausalLM", "GPTNeoXForCausalLM", "Phi3ForCausalLM")
-"""Families that TensorRT-LLM's support matrix has no SmoothQuant for."""
 
 
 class Mode(str, enum.Enum):
@@ -109,7 +107,7 @@ class SmoothQuant:
             ContractError: Ranges are missing, or are no ranges of this model.
         """
         weights = self.plan.weights
-        if layout.config.architecture in _NEVER:
+        if layout.config.architecture in NO_SMOOTHQUANT:
             message = f"TensorRT-LLM has no SmoothQuant for {layout.config.architecture}"
             return [Problem(message, hint="use weights: none, int8-wo or fp8, or smoothquant: qdq")]
         problems = [

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from trtkit.catalog.model import ModelConfig
 from trtkit.catalog.parallel import ONE_RANK
-from trtkit.catalog.support import QK_NORMS
+from trtkit.catalog.schemes import NO_SMOOTHQUANT, misfits, quantizes_in_norms
 from trtkit.contract.models import Contract
 from trtkit.errors import Problem
 from trtkit.plan.check import refuses
 from trtkit.plan.preflight.ranks import WEIGHT_ONLY, untiled
+from trtkit.plan.tensors import rules_of
 from trtkit.plan.types import Plan
 
 _ON_CPU = ("cpu", "onnx")
@@ -22,13 +23,27 @@ _ROWWISE = "FP8_PER_CHANNEL_PER_TOKEN"
 
 @refuses
 def norms_quantize(_: Contract, model: ModelConfig, plan: Plan) -> Iterator[Problem]:
-    """Formats that quantize inside of a layer's two norms have no place for norms of queries and keys."""
-    formats = plan.quantization
-    algorithm = formats.quant_algo or ""
-    by_plugin = algorithm.endswith("_PLUGIN")
-    if plan.backend in _OWN and model.architecture in QK_NORMS and (by_plugin or algorithm == _ROWWISE):
-        message = f"checkpoints have no {formats.weights} layers ({algorithm}) for {model.architecture}"
-        yield Problem(message, _KEY, "set quantization.smoothquant to qdq" if by_plugin else "use fp8")
+    """Formats that quantize inside of a layer's two norms need just these, and no layers of other names."""
+    formats, architecture = plan.quantization, model.architecture
+    if plan.backend not in _OWN or not quantizes_in_norms(formats.quant_algo):
+        return
+    smooths = formats.quant_algo != _ROWWISE
+    odd, lacking = misfits(_owners(model))
+    if odd or lacking or (smooths and architecture in NO_SMOOTHQUANT):
+        why = [f"no place for {name}" for name in odd] + [f"no layer without {name}" for name in lacking]
+        message = f"checkpoints have no {formats.weights} layers ({formats.quant_algo}) for {architecture}"
+        hint = "set quantization.smoothquant to qdq" if smooths else "use fp8"
+        yield Problem(f"{message}: {', '.join(why)}" if why else message, _KEY, hint)
+
+
+def _owners(model: ModelConfig) -> list[str]:
+    """Return the norms and linear layers of a decoder layer; experts are refused elsewhere."""
+    names = (
+        rule.target.split(".", 3)[-1].rpartition(".")[0]
+        for rule in rules_of(model)
+        if rule.per_layer and not rule.per_expert and ("norm" in rule.target or rule.is_linear)
+    )
+    return list(dict.fromkeys(names))
 
 
 @refuses
