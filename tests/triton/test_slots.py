@@ -16,6 +16,8 @@ from trtkit.triton.parts import install
 from trtkit.triton.repository import render
 from trtkit.triton.server import TritonServer
 
+pytest.importorskip("onnxruntime")
+
 SLOTS = 4
 PROMPTS = [
     "The quick",

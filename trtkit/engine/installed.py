@@ -6,6 +6,7 @@ Triton would only say that a model failed to load; what lacks would be in its lo
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,8 +35,17 @@ def check_installed(backends: Iterable[str], *, text: bool, path: Path | None = 
     if lacking:
         packages = ", ".join(name for names in lacking.values() for name in names)
         message = f"what would be served needs {packages}, which is not installed"
-        hint = f"pip install 'trtkit[{','.join(lacking)}]'"
-        raise EnvironmentLacks(message, hint=hint, path=path)
+        raise EnvironmentLacks(message, hint=install_hint(*lacking), path=path)
+
+
+def install_hint(*extras: str) -> str:
+    """Return what installs extras, on a Python that they are for."""
+    install = f"pip install 'trtkit[{','.join(extras)}]'"
+    if "onnx" in extras and sys.version_info < (3, 11):
+        return (
+            f"with Python 3.11 or 3.12, since no ONNX Runtime for 3.10 has the graph's operators: {install}"
+        )
+    return install
 
 
 def check_repository(repository: Path) -> None:

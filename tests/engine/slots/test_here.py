@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from trtkit.cli import app
 from trtkit.contract import Contract
+from trtkit.engine.installed import install_hint
 from trtkit.engine.slots import here
 from trtkit.errors import EnvironmentLacks, InputError
 from trtkit.flow.up import check_served_here
@@ -105,9 +106,16 @@ def test_packages_that_an_engine_needs_are_named_before_anything_starts(
     log = tmp_path / "triton.log"
     ports = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
     error = CliRunner().invoke(app, ["serve", str(folder), "--log-file", str(log), *ports]).exception
-    assert (error.exit_code, error.hint) == (4, f"pip install 'trtkit[{extras}]'")
+    assert (error.exit_code, error.hint) == (4, install_hint(*extras.split(",")))
     assert f"needs {said}, which is not installed" in error.message
     assert not log.exists()
+
+
+def test_no_python_is_told_to_install_what_has_no_release_for_it(monkeypatch):
+    assert install_hint("proxy", "onnx").endswith("pip install 'trtkit[proxy,onnx]'")
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+    assert install_hint("onnx").startswith("with Python 3.11 or 3.12")
+    assert install_hint("cpu") == "pip install 'trtkit[cpu]'"
 
 
 def test_up_names_packages_before_it_builds(monkeypatch):

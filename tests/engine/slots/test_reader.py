@@ -17,6 +17,8 @@ from trtkit.engine.slots.executor import Batch
 from trtkit.engine.slots.reader import GraphReader, with_every_position
 from trtkit.errors import InputError, StageError
 
+pytest.importorskip("onnxruntime")
+
 TOKENS = np.random.default_rng(9).integers(0, 400, 110)
 
 

@@ -17,6 +17,8 @@ from trtkit.engine.slots.folder import SlotFolder
 from trtkit.engine.slots.ort import OrtExecutor
 from trtkit.errors import InputError, StageError
 
+pytest.importorskip("onnxruntime")
+
 RNG = np.random.default_rng(3)
 PROMPTS = [RNG.integers(0, 400, size).tolist() for size in (5, 31, 47, 48, 49, 96, 150, 190) * 2]
 PLAIN = {"none": None, "int8-wo": "W8A16"}

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from trtkit.engine.graph.spec import LOGITS, ONNX_RUNTIME_SETTINGS, Phase
 from trtkit.engine.inflight.pipeline import reason
+from trtkit.engine.installed import install_hint
 from trtkit.engine.slots.executor import Batch
 from trtkit.engine.slots.folder import SlotFolder
 from trtkit.errors import EnvironmentLacks, InputError, StageError
@@ -85,7 +86,7 @@ def _open(folder: SlotFolder, model: bytes | None) -> Any:
         import onnxruntime as ort
     except ModuleNotFoundError:
         message = "the back end onnx needs the package onnxruntime"
-        raise EnvironmentLacks(message, hint="pip install 'trtkit[onnx]'") from None
+        raise EnvironmentLacks(message, hint=install_hint("onnx")) from None
     options = ort.SessionOptions()
     options.intra_op_num_threads = folder.num_threads
     options.log_severity_level = 3  # errors
