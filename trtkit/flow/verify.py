@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from trtkit.conventions import CHECKPOINT_CONFIG, MANIFEST
 from trtkit.engine.manifest import Manifest, read_manifest, sha256_of
+from trtkit.engine.rtx.elsewhere import OTHER_ENGINE_FILE, SCRIPT_FILE
 from trtkit.errors import ContractError, InputError, Problem, Severity
 from trtkit.flow.inspect import Kind, inspect, kind_of
 from trtkit.flow.inspect.repository import engine_folders
@@ -100,9 +101,17 @@ def _added(folder: Path) -> list[Problem]:
         manifest = read_manifest(folder)
     except InputError:
         return []  # which is told already
-    names = manifest.added(folder) if manifest else []
+    names = (
+        [name for name in manifest.added(folder) if not _is_made_there(name, manifest)] if manifest else []
+    )
     message = "was added after the manifest was written"
     return [Problem(message, file=str(folder / name), hint="remove it") for name in names]
+
+
+def _is_made_there(name: str, manifest: Manifest) -> bool:
+    """Tell whether a file is the engine that the product's own script has made on another machine."""
+    path = PurePath(name)
+    return path.name == OTHER_ENGINE_FILE and path.with_name(SCRIPT_FILE).as_posix() in manifest.files
 
 
 def _difference(path: Path, facts: dict[str, object], owners: dict[str, list[str]]) -> str:

@@ -6,6 +6,7 @@ import json
 import resource
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -14,12 +15,15 @@ from tests.engine_cpu.formats import QUANTIZERS
 from trtkit.engine.graph.linear import FORMS
 from trtkit.engine.graph.spec import GraphSpec
 from trtkit.engine.graph.write import write_graph
+from trtkit.engine.manifest import read_manifest
 from trtkit.engine.rtx.backend import OnnxBackend, RtxBackend
 from trtkit.engine.rtx.compiler import MODULE, compile_model
 from trtkit.engine.rtx.config import ENGINE_FILE
-from trtkit.engine.rtx.elsewhere import PROFILES_FILE, SCRIPT_FILE, job_for
+from trtkit.engine.rtx.elsewhere import OTHER_ENGINE_FILE, PROFILES_FILE, SCRIPT_FILE, job_for
 from trtkit.engine.rtx.walk import walk
+from trtkit.engine.store import Stage, Store
 from trtkit.errors import StageError
+from trtkit.flow.verify import verify_folder
 
 pytest.importorskip("tensorrt_rtx")
 pytest.importorskip("onnx")
@@ -109,17 +113,23 @@ def test_a_gpu_that_the_compiler_does_not_know_gets_a_script_that_makes_the_engi
     (out / PROFILES_FILE).write_text(json.dumps(job | {"module": "tensorrt_rtx", "sms": [120]}))
     script = [sys.executable, SCRIPT_FILE, PROFILES_FILE]
     subprocess.run(script, cwd=out, check=True, capture_output=True)
-    assert (out / ENGINE_FILE).stat().st_size > 0
+    made = {path.name for path in out.iterdir()} - set(RtxBackend().files(plan))
+    assert made == {OTHER_ENGINE_FILE}
+    assert (out / OTHER_ENGINE_FILE).stat().st_size > 0
 
 
 def test_one_engine_for_some_gpus_comes_with_a_script_for_the_others(tmp_path, checkpoint):
     folder = checkpoint()
     plan = plan_for(folder, targets=[90, 120])
-    out = tmp_path / "engine"
-    out.mkdir()
-    facts = RtxBackend().compile(folder, out, plan, silent, tmp_path / "compile.log")
+    compile_ = partial(RtxBackend().compile, folder, plan=plan, report=silent, log=tmp_path / "compile.log")
+    out = Store(tmp_path / "store").produce(Stage("compile", {}, lambda out: compile_(out=out))).path
+    facts = read_manifest(out).facts
     assert (facts["engine_sms"], facts["other_sms"]) == ([120], [90])
     assert {ENGINE_FILE, SCRIPT_FILE, PROFILES_FILE} <= {path.name for path in out.iterdir()}
+    (out / OTHER_ENGINE_FILE).write_bytes(b"what the script makes there")
+    assert verify_folder(out)[1] == []
+    (out / "stray.engine").write_bytes(b"")
+    assert [each.file for each in verify_folder(out)[1]] == [str(out / "stray.engine")]
 
 
 def test_the_graph_alone_is_an_engine_for_onnx_runtime(tmp_path, checkpoint):

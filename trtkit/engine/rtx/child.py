@@ -81,15 +81,17 @@ def build(trt: Any, job: dict[str, Any]) -> None:
     if job.get("ask") and sys.stdin.readline().strip() != "build":
         return
     config = _config(trt, builder, job)
-    with open(job["engine"], "wb", buffering=0) as file:
+    part = job["engine"] + ".part"
+    with open(part, "wb", buffering=0) as file:
         # In one piece in memory it would be there twice.
         with _tidying(Path(job["model"] + ".data").resolve()):
             writer = _writer(trt, file)
             made = builder.build_serialized_network_to_stream(network, config, writer)
         if not made or writer.failure is not None:
-            os.unlink(job["engine"])
+            os.unlink(part)
             raise writer.failure or BuildError("the builder made no engine")
         engine_bytes = file.tell()
+    os.replace(part, job["engine"])
     del parser
     usage = resource.getrusage(resource.RUSAGE_SELF)
     say(

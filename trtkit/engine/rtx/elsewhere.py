@@ -13,11 +13,15 @@ from trtkit.engine.rtx.config import ENGINE_FILE
 
 PROFILES_FILE = "profiles.json"
 SCRIPT_FILE = "build_engine.py"
+OTHER_ENGINE_FILE = "tensorrt.engine"
+"""What the script makes, beside the engine of TensorRT for RTX where there is one."""
 COMMAND = f"pip install 'tensorrt>=11' && python {SCRIPT_FILE} {PROFILES_FILE}"
 """What makes the engine, in the engine's folder, on a machine with the GPU."""
 
 
-def job_for(spec: GraphSpec, cache: CacheSize, *, module: str, sms: tuple[int, ...]) -> dict[str, Any]:
+def job_for(
+    spec: GraphSpec, cache: CacheSize, *, module: str, sms: tuple[int, ...], engine: str = ENGINE_FILE
+) -> dict[str, Any]:
     """Return what the compiler's process is asked for; ``ask`` is for who wants to see the network first."""
     profiles = [
         {name: [list(shape) for shape in shapes] for name, shapes in profile.items()}
@@ -26,7 +30,7 @@ def job_for(spec: GraphSpec, cache: CacheSize, *, module: str, sms: tuple[int, .
     return {
         "module": module,
         "model": MODEL_FILE,
-        "engine": ENGINE_FILE,
+        "engine": engine,
         "sms": list(sms),
         "profiles": profiles,
         "ask": False,
@@ -35,6 +39,6 @@ def job_for(spec: GraphSpec, cache: CacheSize, *, module: str, sms: tuple[int, .
 
 def write_elsewhere(out: Path, spec: GraphSpec, cache: CacheSize) -> None:
     """Write the script and its job, whose paths are relative to the folder."""
-    job = job_for(spec, cache, module="tensorrt", sms=())
+    job = job_for(spec, cache, module="tensorrt", sms=(), engine=OTHER_ENGINE_FILE)
     (out / PROFILES_FILE).write_text(json.dumps(job, indent=1) + "\n", encoding="utf-8")
     shutil.copyfile(CHILD, out / SCRIPT_FILE)

@@ -161,11 +161,11 @@ def _built_for(have: Target, target: Target) -> str:
 
 def _changes(have: Target, target: Target) -> dict[str, str]:
     """Return the contract's keys that have other values for the target; ``GPU`` stands for one that nobody named."""
+    only_rtx = {"engine.targets": "null"} if have.sms else {}
     if target.backend == CPU:
-        only_rtx = {"engine.targets": "null"} if have.sms else {}
         return {"engine.backend": CPU, "engine.gpu": "null", **only_rtx}
     moves = _moves_to(have, target)
-    changes = {"engine.backend": moves} if moves else {}
+    changes = {"engine.backend": moves, **only_rtx} if moves else {}
     if have.sms and target.sm and not moves:
         return {"engine.targets": str(sorted({*have.sms, target.sm}))}
     gpu = target.gpu or next((gpu.name for gpu in GPUS.values() if gpu.sm == target.sm), None)
