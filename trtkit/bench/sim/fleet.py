@@ -98,7 +98,6 @@ class Simulation:
         self.classes = classes
         pools = zip(admission.pools, models, strict=True)
         self.fleet = Fleet(model for pool, model in pools for _ in pool.backends)
-        self.refusals: dict[str, int] = {}
         self._jobs: dict[str, Job] = {}
 
     def run(self, jobs: Sequence[Job]) -> None:

@@ -127,7 +127,10 @@ class Admission:
         if request.limits.total_s < math.inf:
             answer_tokens = self._answers.expected(request.class_name, request.max_tokens) or 0.0
             ticket.leave_time(pool.nearest.answer_s(answer_tokens, now_s))
-        decisions = self._greet(ticket, now_s) + self._settle(now_s) + self._make_room(ticket, now_s)
+        decisions = self._greet(ticket, now_s)
+        decisions += self._settle(now_s)
+        if pool.queue.length > self.rules.max_queue:
+            decisions += self._make_room(ticket, now_s)
         if ticket.state is QUEUED:
             self._arm(ticket)
         return decisions

@@ -54,7 +54,7 @@ class Pool:
         self._is_by_size, self._is_by_due = rules.order is Order.SHORTEST, rules.order is Order.DEADLINE
         self._count = max(1, len(self.backends))
         self._only = self.backends[0] if len(self.backends) == 1 else None
-        self._least_loaded: list[Backend] = []
+        self._least_loaded: Sequence[Backend] = ()
         """The engines that are asked, until the order changes."""
         self._by_load = [backend.place for backend in self.backends]
         """The engines that requests may be sent to, least loaded first."""
@@ -85,7 +85,7 @@ class Pool:
 
     def _recount(self, backend: Backend) -> None:
         self._count = max(1, len(self._by_load))
-        self._least_loaded = []
+        self._least_loaded = ()
         self.nearest = self._by_load[0][2] if self._by_load else self.backends[0]
         self.note(backend)
 
@@ -103,7 +103,7 @@ class Pool:
             take_out(self._by_load, backend.place)
             backend.place = (backend.load, backend.index, backend)
             insort(self._by_load, backend.place)
-            self._least_loaded = []
+            self._least_loaded = ()
             self.nearest = self._by_load[0][2]
 
     def _may_help(self, prefill_tokens: int, requests: int) -> bool:
@@ -125,8 +125,6 @@ class Pool:
 
         Sheddable requests of less urgent bands go first; then, in its own band, the last of the tenant with the most.
         """
-        if self.queue.length <= self._max_queue:
-            return None
         priority = newcomer.request.priority
         if victim := self.queue.newest_sheddable(priority):
             return victim
