@@ -85,6 +85,13 @@ def test_doctor_gives_one_document_when_something_is_missing(trtkit, monkeypatch
     assert [each["name"] for each in document["findings"] if not each["ok"]][-1:] == ["store"]
 
 
+def test_doctor_names_a_python_without_the_compiler_that_somebody_has_named(trtkit, monkeypatch):
+    monkeypatch.setenv("TRTKIT_RTX_PYTHON", "/bin/echo")
+    code, out, _ = trtkit("doctor", "--output", "json")
+    lacks = [each["name"] for each in json.loads(out)["findings"] if not each["ok"]]
+    assert (code, "rtx compiler" in lacks) == (4, True)
+
+
 @pytest.mark.parametrize("arguments", [("export", "schema"), ("doctor", "--output", "json"), ("--help",)])
 def test_a_full_stdout_is_one_line(arguments):
     with Path("/dev/full").open("w") as full:

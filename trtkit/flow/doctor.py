@@ -6,10 +6,14 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from trtkit.engine.backend import backend_for
+from trtkit.engine.installed import install_hint
+from trtkit.engine.rtx.compiler import PYTHON, compiler_version, interpreter
+from trtkit.engine.slots.cuda import find_sm
 from trtkit.engine.store import HOME_VARIABLE, default_root
 from trtkit.errors import EnvironmentLacks
 from trtkit.flow.build import this_machine
@@ -61,6 +65,32 @@ def _kernels() -> str:
         return "numpy; the extra `fast` quantizes large models in half the time"
 
 
+def _graphs() -> str:
+    """Say what writes graphs and runs them on the CPU; to lack it is no fault."""
+    found = []
+    for name in ("onnx", "onnxruntime"):
+        with suppress(PackageNotFoundError):
+            found.append(f"{name} {version(name)}")
+    return ", ".join(found) if len(found) > 1 else f"not installed; {install_hint('onnx')}"
+
+
+def _compiler() -> str:
+    """Say what compiles graphs for GPUs; to lack it is a fault where somebody has named the Python that has it."""
+    try:
+        return f"TensorRT for RTX {compiler_version()} of {interpreter()}"
+    except EnvironmentLacks as error:
+        if PYTHON in os.environ:
+            raise
+        return f"not installed; {error.hint}"
+
+
+def _gpu() -> str:
+    try:
+        return f"SM {find_sm()}"
+    except EnvironmentLacks as error:
+        return f"none to serve on; {error.message}"
+
+
 def _triton() -> str:
     from trtkit.triton.environment import find_installation
 
@@ -86,6 +116,9 @@ _LOOKS: tuple[tuple[str, Callable[[], str]], ...] = (
     ("machine", _machine),
     ("cpu back end", _cpu_backend),
     ("kernels", _kernels),
+    ("onnx back end", _graphs),
+    ("rtx compiler", _compiler),
+    ("rtx device", _gpu),
     ("tritonserver", _triton),
     ("nvidia-smi", _program("nvidia-smi", "engines for GPUs are built on a machine with one")),
     ("trtllm-build", _program("trtllm-build", "`trtkit build --in-container` has it in NVIDIA's image")),
