@@ -44,6 +44,13 @@ def test_a_configuration_alone_is_planned_for_the_cpu_too():
     assert "decode" in run(FOLDER / "smollm2-135m.json").stdout
 
 
+def test_more_layers_than_any_model_has_are_refused_by_name(tmp_path):
+    config = json.loads((FOLDER / "llama-3.1-8b.json").read_text()) | {"num_hidden_layers": 10**9}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ContractError, match=r"num_hidden_layers: .* at most 10000, is 1000000000"):
+        run(tmp_path, "--gpu", "h200")
+
+
 def test_a_contract_is_planned_without_its_weights(tmp_path):
     contract = tmp_path / "c.yaml"
     contract.write_text(CONTRACT)

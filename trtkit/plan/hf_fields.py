@@ -11,6 +11,8 @@ from trtkit.errors import Problem, Severity
 MISSING: Any = object()
 MOST = 2**31 - 1
 """Engines count in int32."""
+MOST_LAYERS = 10_000
+"""Layers and experts are looked at one by one; no model has a tenth of that."""
 
 
 class Fields:
@@ -46,13 +48,13 @@ class Fields:
                 )
         return key, value
 
-    def count(self, keys: Sequence[str], default: Any = MISSING) -> int:
-        """Return a positive integer; 1 stands in for a value that was reported as wrong."""
+    def count(self, keys: Sequence[str], default: Any = MISSING, most: int = MOST) -> int:
+        """Return a positive integer, at most ``most``; 1 stands in for a value that was reported as wrong."""
         key, value = self.value(keys, default)
         if value is None or value is MISSING:
             return 0 if value is None else 1
-        if type(value) is not int or not 0 < value <= MOST:
-            self.error(key, f"must be a positive whole number, is {value!r}")
+        if type(value) is not int or not 0 < value <= most:
+            self.error(key, f"must be a positive whole number, at most {most}, is {value!r}")
             return 1
         return value
 
