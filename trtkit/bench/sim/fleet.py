@@ -113,8 +113,9 @@ class Simulation:
 
     def _run_until(self, until_s: float) -> None:
         admission, fleet = self.admission, self.fleet
+        timer_s = admission.next_expiry_s()
         while True:
-            engine_s, timer_s = fleet.next_s(), admission.next_expiry_s()
+            engine_s = fleet.next_s()
             if timer_s is not None and timer_s < engine_s:
                 if timer_s > until_s or timer_s == math.inf:
                     return
@@ -122,7 +123,12 @@ class Simulation:
             elif engine_s > until_s or engine_s == math.inf:
                 return
             else:
-                self._take(*fleet.advance(), engine_s)
+                first, done = fleet.advance()
+                # Most steps end nothing: then admission has nothing new to be asked for.
+                if not (first or done):
+                    continue
+                self._take(first, done, engine_s)
+            timer_s = admission.next_expiry_s()
 
     def _take(self, first: list[Job], done: list[Job], now_s: float) -> None:
         for job in first:
@@ -156,6 +162,7 @@ class Simulation:
             job.arrival_s,
             each.limits,
             each.promise.sheddable,
-            tenant=job.tenant,
-            terms=each.terms,
+            True,
+            job.tenant,
+            each.terms,
         )
