@@ -116,11 +116,25 @@ def test_use_by_another_process_ends_with_it(tmp_path, product):
     assert list_entries(tmp_path) == []
 
 
-def test_what_a_running_server_names_is_in_use(tmp_path, product):
-    path = product(1)
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--model-repository={store}/{product}",
+        "--model-repository={product}",
+        "--model-repository={links}/live",
+        "--mount=type=bind,source={links}/store/{product}/weights,target=/models",
+        "tritonserver '--model-repository={store}/{product}'; true",
+    ],
+    ids=["absolute", "relative", "link", "through another path", "shell"],
+)
+def test_what_a_running_server_names_is_in_use(tmp_path, product, tmp_path_factory, argument):
+    path, links = product(1), tmp_path_factory.mktemp("links")
+    (links / "live").symlink_to(path)
+    (links / "store").symlink_to(tmp_path)
+    named = argument.format(store=tmp_path, product=path.relative_to(tmp_path), links=links)
     script = "import sys; print(flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", script, f"--model-repository={path}"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+    command = [sys.executable, "-c", script, named]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as server:
         server.stdout.readline()
         (entry,) = list_entries(tmp_path)
         assert entry.in_use

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trtkit.checkpoint.inventory import is_whole
 from trtkit.conventions import MANIFEST
-from trtkit.engine.holds import command_lines, is_free, taken
+from trtkit.engine.holds import Identity, identity, is_free, named_folders, taken
 from trtkit.engine.manifest import read_manifest
 from trtkit.engine.store import CORRUPT, MARKER, STAGES, UNCACHED
 from trtkit.engine.uses import USES, Use, read_uses
@@ -97,7 +97,7 @@ def list_entries(root: Path) -> list[Entry]:
     for use in read_uses(root):
         for product in use.products:
             users.setdefault(product, []).append(use)
-    named = command_lines()
+    named = named_folders()
     entries = [_entry(root, path, users, named) for path, is_own in _folders(root) if is_own]
     return sorted((each for each in entries if each), key=lambda each: -each.used_s)
 
@@ -192,7 +192,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _entry(root: Path, path: Path, users: dict[str, list[Use]], named: str) -> Entry | None:
+def _entry(root: Path, path: Path, users: dict[str, list[Use]], named: frozenset[Identity]) -> Entry | None:
     try:
         manifest = path / MANIFEST
         folder = path.stat()
@@ -204,7 +204,7 @@ def _entry(root: Path, path: Path, users: dict[str, list[Use]], named: str) -> E
             key=path.name,
             path=path,
             state=_state(path),
-            in_use=not is_free(path) or str(path) in named,
+            in_use=not is_free(path) or identity(path) in named,
             made_s=folder.st_mtime,
             used_s=max([touched_s, *(use.built_s for use in uses)]),
             contracts=tuple(dict.fromkeys(" ".join([use.contract, *use.overrides]) for use in uses)),

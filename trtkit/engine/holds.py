@@ -5,9 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_PARTS = re.compile(r"""[\s=:,;'"]""")
+"""What stands between paths in one argument: of a shell, an option, a mount."""
 
 
 class Holds:
@@ -58,13 +62,50 @@ def is_free(folder: Path) -> bool:
         return free
 
 
-def command_lines() -> str:
-    """Return the command lines of all processes: a server holds nothing, and names the folder that it serves."""
-    texts = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
-            texts.append(path.read_bytes().decode(errors="replace"))
-    return "\n".join(texts)
+Identity = tuple[int, int]
+"""Device and inode, which a folder has by whatever name it is reached."""
+
+
+def named_folders() -> frozenset[Identity]:
+    """Return the folders that other processes name, stand in, or have files of: a server holds none of them.
+
+    Arguments may be relative, or links; of another user's process only those that are neither relative nor in a
+    container can be followed.
+    """
+    found: set[str] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        if process.name != str(os.getpid()):
+            found.update(_named_by(process))
+    whole = {parent for place in found for parent in (place, *map(str, Path(place).parents))}
+    return frozenset(filter(None, map(identity, whole)))
+
+
+def identity(path: str | Path) -> Identity | None:
+    """Return what a path leads to; None where that is nothing, or cannot be looked at."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _named_by(process: Path) -> Iterator[str]:
+    """Yield what one process names, with links resolved, as far as it can be seen."""
+    with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
+        words = process.joinpath("cmdline").read_bytes().decode(errors="surrogateescape").split("\0")
+        parts = {part for word in words for part in (word, word.partition("=")[2], *_PARTS.split(word))}
+        for part in filter(None, parts):
+            # Within the process's own root, which a container has; this machine's for whom it is closed.
+            places = [f"{process}/root{part}", part] if part.startswith("/") else [f"{process}/cwd/{part}"]
+            yield from (os.path.realpath(place) for place in places if identity(place))
+            yield from (place for place in places[:-1] if identity(place))
+    with contextlib.suppress(OSError):
+        yield os.readlink(process / "cwd")
+    with contextlib.suppress(OSError):
+        yield from (os.readlink(each.path) for each in os.scandir(process / "fd"))
+    with contextlib.suppress(OSError):
+        mapped = process.joinpath("maps").read_text(errors="surrogateescape").splitlines()
+        yield from {line.split(maxsplit=5)[5] for line in mapped if "/" in line}
 
 
 def _open(folder: Path, flags: int = 0) -> int | None:
