@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtkit.errors import ContractError
+from trtkit.flow.plan import bare_contract
 from trtkit.plan import Machine, make_plan
 from trtkit.plan.memory import kv_pool_tokens
 from trtkit.plan.render import render
@@ -140,3 +141,8 @@ def test_a_person_sees_every_zone(contract_with, smollm2):
     text = render(make_plan(contract_with(), smollm2, Machine(cores=2, memory_bytes=None)))
     for part in ("prefill", "KV per token", "decode", "unknown"):
         assert part in text
+
+
+@pytest.mark.parametrize("name", ["405", "2025-01-15", "no", "null", "1e5", "010"])
+def test_a_model_of_any_name_is_planned_under_it(name, tmp_path):
+    assert bare_contract(tmp_path / f"{name}.json", ()).contract.name == name

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,18 @@ def test_what_is_not_in_the_table_is_a_roofline_that_says_so():
     assert isinstance(speed, Roofline)
     assert "roofline" in speed.source
     assert 0.2 < speed.share.step < 1
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "l20"])
+def test_layers_of_several_formats_are_as_fast_as_neither(gpu):
+    mixed = replace(FP8, overrides=(("transformer.layers.*.mlp*", "none"),))
+    pure, both, plain = (
+        speed_of(published("llama-3.1-8b"), GPUS[gpu], ONE_RANK, each, "bfloat16", backend="tensorrt")
+        for each in (FP8, mixed, quant_plan("none", "fp8"))
+    )
+    assert both.basis is Basis.GUESS
+    assert pure.prefill_ms(4096) < both.prefill_ms(4096) < plain.prefill_ms(4096) * 1.1
+    assert pure.step_ms(1, 512) < both.step_ms(1, 512) < plain.step_ms(1, 512) * 1.1
 
 
 @pytest.mark.parametrize(

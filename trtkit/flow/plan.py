@@ -29,12 +29,13 @@ from trtkit.plan.compare import Candidate, Field, compare
 from trtkit.plan.hf_config import parse_hf_config
 from trtkit.plan.measured import Measured, parse_measured
 from trtkit.plan.pace import Speed
-from trtkit.plan.resolve import quant_plan
+from trtkit.plan.quantization import quant_plan_of
 from trtkit.plan.solve import Solution, Unknown, changed, solve
+from trtkit.plan.speed import linear_operations
 from trtkit.plan.types import Workload
 
 _CONFIG, _GENERATION = "config.json", "generation_config.json"
-_BARE = "name: {name}\nmodel: {{source: .}}\nclasses: {{default: {{priority: 1}}}}\n"
+_BARE = 'name: "{name}"\nmodel: {{source: .}}\nclasses: {{default: {{priority: 1}}}}\n'
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,10 @@ class Question:
         if target.trtllm is None:
             message = f"its operators were measured with TensorRT-LLM, not with {self.contract.engine.backend.value}"
             raise InputError(message, hint="leave --silicon out, or measure it: --calibration")
-        formats = quant_plan(
-            self.contract.quantization.weights.value, self.contract.quantization.kv_cache.value
-        )
+        formats = quant_plan_of(self.contract.quantization)
+        if len(linear_operations(self.model, target.ranks, formats)) > 1:
+            message = "aiconfigurator knows engines of one format, and this one's layers have several"
+            raise InputError(message, hint="leave --silicon out: the roofline knows them")
         fit = silicon_fit(self.config, target.gpu.name, target.ranks, formats, has_experts=experts)
         return replace(self, speed=fit)
 

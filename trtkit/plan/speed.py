@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,14 +27,45 @@ def speed_of(
     model: ModelConfig, gpu: Gpu, ranks: Parallelism, quantization: QuantPlan, dtype: str, *, backend: str
 ) -> Speed:
     """Return the best that is known without a measurement of this engine; all of it is of TensorRT-LLM."""
-    fit = find_fit(model, gpu.name, ranks, quantization)
+    operations = linear_operations(model, ranks, quantization)
+    fit = find_fit(model, gpu.name, ranks, quantization) if len(operations) == 1 else None
     if fit is not None and backend in TRTLLM_BACKENDS:
         return fit
-    share = share_of_peak(gpu.name, quantization.weights)
+    share = _share_of_mixture(gpu, operations)
     if backend not in TRTLLM_BACKENDS:
         text = f"{share.text}; those are TensorRT-LLM's, and nothing is known of {backend}'s"
         share = replace(share, text=text, basis=Basis.GUESS)
     return Roofline(model, gpu, ranks, quantization, dtype, share, floor_of(gpu.name))
+
+
+def linear_operations(model: ModelConfig, ranks: Parallelism, quantization: QuantPlan) -> dict[str, float]:
+    """Return the operations of one token in the linear layers of one stage of one rank, by their format."""
+    rank, moe, layers = share_of(model, ranks), model.moe, known_layers(model, quantization)
+    chosen = moe.experts_per_token / moe.num_experts / ranks.moe_ep if moe else 1.0
+    found: dict[str, float] = defaultdict(float)
+    for rule in rules_of(rank):
+        if not rule.is_linear:
+            continue
+        size = 2 * math.prod(target_shape(rule, rank)) * (chosen if rule.per_expert else 1.0)
+        module = rule.target.removesuffix(".weight")
+        for layer in range(layers_of_stage(model, ranks)):
+            found[layers.of(module.format(layer=layer)) if layers else quantization.weights] += size
+    return dict(found)
+
+
+def _share_of_mixture(gpu: Gpu, operations: Mapping[str, float]) -> Share:
+    """Return what part of the roofline layers of several formats reach: each its own, by the time that it takes."""
+    shares = {name: share_of_peak(gpu.name, name) for name in operations}
+    if len(shares) == 1:
+        return next(iter(shares.values()))
+    products = {name: each / peak_rate(gpu, name) for name, each in operations.items()}
+    reads = {name: each * WEIGHTS[name].weight_bits for name, each in operations.items()}
+    prefill = sum(products.values()) / sum(each / shares[name].prefill for name, each in products.items())
+    step = sum(reads.values()) / sum(each / shares[name].step for name, each in reads.items())
+    text = (
+        f"{prefill:.2f} and {step:.2f}, the mean of what layers in {' and '.join(shares)} reach, each alone"
+    )
+    return Share(prefill, step, text)
 
 
 @dataclass(frozen=True)
@@ -67,7 +100,7 @@ class Roofline:
 
     def prefill_ms(self, tokens: int) -> float:
         """Return the time of one prompt: products of all its tokens, attention of each to those before it."""
-        work = tokens * self._linear_flops / self._linear_rate + self._attention_s(self._pairs(tokens))
+        work = tokens * self._linear_s + self._attention_s(self._pairs(tokens))
         stage = max(work, self._weights_s(tokens)) / self.share.prefill + self._reduce_s(tokens)
         return max(1000 * self.ranks.pp * stage, self.floor.prefill_ms * self.model.num_layers)
 
@@ -75,7 +108,7 @@ class Roofline:
         """Return the time of one step: all weights and the whole context are read, each token is multiplied."""
         each = batch / self.ranks.pp
         kv = each * context_tokens * self._kv_bytes / self._bandwidth
-        work = each * self._linear_flops / self._linear_rate + self._attention_s(each * context_tokens)
+        work = each * self._linear_s + self._attention_s(each * context_tokens)
         stage = max(work, self._weights_s(each) + kv) / self.share.step + self._reduce_s(each)
         return max(1000 * self.ranks.pp * stage, self.floor.step_ms * self.model.num_layers)
 
@@ -84,18 +117,10 @@ class Roofline:
         return self.gpu.bandwidth_gb_per_s * 1e9
 
     @cached_property
-    def _linear_rate(self) -> float:
-        return peak_rate(self.gpu, self.quantization.weights)
-
-    @cached_property
-    def _linear_flops(self) -> float:
-        """Return the operations of one token in the linear layers of one stage of one rank."""
-        model, moe, total = share_of(self.model, self.ranks), self.model.moe, 0.0
-        for rule in rules_of(model):
-            if rule.is_linear:
-                chosen = moe.experts_per_token / moe.num_experts / self.ranks.moe_ep if moe else 1.0
-                total += math.prod(target_shape(rule, model)) * (chosen if rule.per_expert else 1.0)
-        return 2 * total * layers_of_stage(self.model, self.ranks)
+    def _linear_s(self) -> float:
+        """Return the time of one token in the linear layers, at the peak of each layer's format."""
+        operations = linear_operations(self.model, self.ranks, self.quantization)
+        return sum(each / peak_rate(self.gpu, name) for name, each in operations.items())
 
     @cached_property
     def _kv_bytes(self) -> int:
