@@ -102,6 +102,11 @@ def test_no_bytes_whatsoever_do_more_than_refuse(data):
     assert reason_of(data) in (None, Reason.INVALID_INPUT)
 
 
+def test_of_a_name_that_is_there_twice_the_one_counts_that_the_server_reads():
+    data = b"\x0a\x05other" + infer_request("ensemble", text_inputs("a"))
+    assert model_name(data) == LlmRequest(data).model == "ensemble"
+
+
 def reason_of(data):
     try:
         model_name(data)

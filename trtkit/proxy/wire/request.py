@@ -14,12 +14,10 @@ EMPTY_FINAL = "triton_enable_empty_final_response"
 
 
 def model_name(data: bytes) -> str:
-    """Return the model of a serialized ModelInferRequest.
+    """Return the model of a serialized ModelInferRequest, as the inference server will read it.
 
-    The name is field 1, which every serializer writes first: a request that is only passed through needs no parsing.
+    All of it is parsed, even where it is only passed through: of a field that is there twice the last one counts.
     """
-    if len(data) > 2 and data[0] == 0x0A and data[1] < 0x80 and len(data) >= 2 + data[1]:
-        return data[2 : 2 + data[1]].decode("utf-8", errors="replace")
     return str(parse(data).model_name)
 
 
