@@ -132,6 +132,16 @@ def test_what_cannot_be_asked_is_named(trtkit, contract, words_file, arguments, 
     assert (code, out, message in told) == (2, "", True)
 
 
+@pytest.mark.parametrize("option", ["--requests", "--html", "--calibration"])
+def test_no_file_that_is_read_is_written_over(trtkit, contract, words_file, option):
+    before = words_file.read_bytes()
+    command = ("bench", "nowhere:1", "--contract", contract, "--tokenizer", words_file, "--rate", "1")
+    for name, path in (("--contract", contract), ("--tokenizer", words_file)):
+        code, _, told = trtkit(*command, option, path)
+        assert (code, f"{option} would overwrite the file of {name}" in told) == (2, True), told
+    assert words_file.read_bytes() == before
+
+
 async def test_what_ended_before_an_interruption_is_told_and_kept(contract, fake, words_file, tmp_path):
     requests = tmp_path / "requests.jsonl"
     command = ["bench", fake.address, "--contract", contract, "--tokenizer", words_file, "--output", "json"]

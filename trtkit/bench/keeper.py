@@ -22,17 +22,21 @@ class Files:
     requests: Path | None
     calibration: Path | None
 
-    def check(self) -> None:
-        """Check that they can be written, before minutes of load.
+    def check(self, read: Mapping[str, Path | None]) -> None:
+        """Check that they can be written, before minutes of load, and are none of the files that are read.
 
         Raises:
-            InputError: One cannot.
+            InputError: One cannot, or is.
         """
         options = {"--html": self.html, "--requests": self.requests, "--calibration": self.calibration}
         given = {name: path for name, path in options.items() if path is not None}
         if len({path.resolve() for path in given.values()}) < len(given):
             raise InputError(f"{', '.join(given)} name one file twice", hint="give each its own")
+        inputs = {path.resolve(): name for name, path in read.items() if path is not None}
         for name, path in given.items():
+            if path.resolve() in inputs:
+                what = f"{name} would overwrite the file of {inputs[path.resolve()]}"
+                raise InputError(what, path=path, hint="name another file")
             if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
                 raise InputError(
                     f"{name} cannot be written", path=path, hint="name a file in a folder that exists"

@@ -119,7 +119,7 @@ def bench(
     spread = Arrivals(arrivals, cv or Arrivals.cv, trace=read_trace(trace) if trace else ())
     mix = replace(mix, scale=scale, arrivals=spread, manners=Manners(cancel, slow, deadlines))
     files = Files(html, requests, calibration)
-    files.check()
+    files.check({"--contract": file.path, "--trace": trace, "--tokenizer": tokenizer})
     keeper = Keeper(files, mix.described())
     load = Load(*sent, capacity_per_s=capacity, level_s=level or Load.level_s)
     job = Job(file.contract, mix, Filler.load(tokens), load, cuts, _watcher(keeper.keep))
