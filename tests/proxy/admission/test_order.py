@@ -71,6 +71,15 @@ def test_who_has_starved_goes_first_only_within_the_minimum_share():
     assert sum(name.startswith("low") for name in order[:110]) in (10, 11)
 
 
+def test_only_so_many_pass_one_that_has_starved_and_does_not_fit():
+    gate = admission(prefill=100_000, kv=10_000, skip_ahead=3, starvation_ms=1000.0)
+    gate.offer(request("running", prompt=6000), 0)
+    gate.offer(request("big", 3, prompt=5000), 0)
+    passed = [name for n in range(6) for name in sent(gate.offer(request(f"top{n}", at=2), 2))]
+    assert passed == ["top0", "top1", "top2"]
+    assert sent(gate.finish("running", 3))[0] == "big"
+
+
 def test_a_tenant_that_floods_does_not_hold_up_another():
     gate = admission(slots=1)
     gate.offer(request("running"), 0)

@@ -185,15 +185,17 @@ class Pool:
     def next(self, now_s: float, queue: BandQueue) -> tuple[Ticket, Backend] | None:
         """Return who of a queue is to go now and where to, or nobody.
 
-        Who has starved goes before everybody, at the full share; then the band whose minimum share is due; then strict
-        bands. Below a band whose next request does not fit nobody goes, but smaller ones of that band may pass it.
+        Who has starved goes before everybody, at the full share, and only ``skip_ahead`` pass it while it does not fit;
+        then the band whose minimum share is due; then strict bands. Below a band whose next request does not fit nobody
+        goes, but smaller ones of that band may pass it.
         """
         if not queue.length:
             return None
         starved = queue.starved(now_s)
         if starved is not None:
-            backend = self.place(starved, 1.0, now_s)
-            return None if backend is None else (starved, backend)
+            if backend := self.place(starved, 1.0, now_s):
+                return starved, backend
+            return self._next_past(starved, queue, now_s)
         if queue is not self.queue:
             return self._next_in_order(queue, now_s)
         version = self._version + queue.version
@@ -203,6 +205,16 @@ class Pool:
         chosen = self._next_in_order(queue, now_s)
         if chosen is None:
             self._blocked_at = version
+        return chosen
+
+    def _next_past(self, starved: Ticket, queue: BandQueue, now_s: float) -> tuple[Ticket, Backend] | None:
+        """Return who may go although one that has starved does not fit yet: so many, as may pass a head."""
+        passed_by = starved.passed_by
+        if passed_by >= self._skip_ahead:
+            return None
+        chosen = self._next_in_order(queue, now_s)
+        if chosen is not None:
+            starved.passed_by = passed_by + 1
         return chosen
 
     def _next_in_order(self, queue: BandQueue, now_s: float) -> tuple[Ticket, Backend] | None:
