@@ -60,8 +60,8 @@ def why_not_a_hit(store: Store, stage: Stage) -> tuple[str, ...]:
         return (f"--cache {store.policy.value} uses no product that is there",)
     if damage := store.damage(stage.name, stage.key):
         return (f"its product is damaged: {damage}",)
-    if store.find(stage.name, stage.key) is not None:
-        return ()
+    if (found := store.find(stage.name, stage.key)) is not None:
+        return tuple(filter(None, [stage.unfit(found.facts)]))
     nearest = find_nearest(store, stage)
     if nearest is None:
         return (f"nothing that {stage.name} makes is in the store",)

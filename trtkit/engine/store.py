@@ -65,6 +65,8 @@ class Stage:
     """The files that it writes, as far as they are known beforehand."""
     commands: tuple[tuple[str, ...], ...] = ()
     """Other programs that it runs, with their arguments."""
+    unfit: Callable[[Mapping[str, Any]], str] = lambda _: ""
+    """Say of a product's facts why it has to be made again, under the same key."""
 
     @property
     def key(self) -> str:
@@ -191,7 +193,7 @@ class Store:
         """Find a product and hold it; one that was removed before it was held is none."""
         path = self.path(stage.name, stage.key)
         found = self.find(stage.name, stage.key)
-        if found is None or not self._holds.hold(path):
+        if found is None or stage.unfit(found.facts) or not self._holds.hold(path):
             return None
         try:
             if read_manifest(path) != found:
@@ -207,8 +209,10 @@ class Store:
     def _prepare(self, stage: Stage) -> None:
         """Refuse to make what must not be made, and keep the folder of a build without store from being removed."""
         if self.policy is CachePolicy.READONLY:
-            why = self.damage(stage.name, stage.key)
-            state = f"is damaged ({why})" if why else "is not in the store"
+            why, found = self.damage(stage.name, stage.key), self.find(stage.name, stage.key)
+            state = "does not fit" if found else "is damaged" if why else "is not in the store"
+            why = stage.unfit(found.facts) if found else why
+            state += f" ({why})" if why else ""
             message = f"the product of {stage.name} {state}, and nothing may be built with --cache readonly"
             hint = "build it with --cache on; `trtkit build CONTRACT --explain` tells what changed"
             raise EnvironmentLacks(message, path=self.path(stage.name, stage.key), hint=hint)

@@ -283,7 +283,7 @@ def compile_stage(checkpoint: Stage, way: Way) -> Stage:
     stage = Stage(COMPILE, inputs, run, files=backend.files(plan))
     if isinstance(backend, TensorrtBackend):
         job = backend.job(folder, store.path(stage.name, stage.key), plan)
-        return replace(stage, commands=tuple(job.commands()))
+        return replace(stage, commands=tuple(job.commands()), unfit=lambda facts: backend.unfit(facts, plan))
     if plan.backend == "edgellm":
         return replace(stage, commands=(export_argv(store.path(stage.name, stage.key)),))
     return stage
@@ -324,7 +324,7 @@ def repo_stage(engine: Stage, way: Way, draft: Stage | None) -> Stage:
         "tokenizer": digests(source.folder / name for name in TOKENIZER_FILES),
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
-    return Stage(REPO, inputs, run, files=tuple(files))
+    return Stage(REPO, inputs, run, files=tuple(files), unfit=engine.unfit)
 
 
 def _refuse_unloadable(repository: Path, plan: Plan) -> None:

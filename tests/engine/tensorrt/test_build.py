@@ -1,5 +1,7 @@
 """The whole build from the command line, with the double in the place of TensorRT-LLM's programs."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -170,3 +172,28 @@ def test_the_repository_alone_is_what_the_build_makes(tools, contract, build, tr
     path = contract()
     _, document, _ = build(path)
     assert trtkit("repo", path, "-o", document["repository"], "--check")[0] == 0
+
+
+def test_what_verify_tells_to_run_in_another_release_builds_for_it(tools, contract, build, trtkit):
+    """A release of the same line has the same key, and loads no engine but its own."""
+    tools(version="1.2.0")
+    path = contract()
+    # What this process built it would hold.
+    subprocess.run([sys.executable, "-m", "trtkit", "build", path], check=True, capture_output=True)
+    tools(version="1.2.1")
+    assert [each["state"] for each in build(path, "--dry-run")[1]["stages"]] == ["hit", "build", "build"]
+    assert "1.2.0 built it -> 1.2.1" in trtkit("build", path, "--explain")[1]
+    code, document, err = build(path, "--cache", "readonly")
+    assert (code, "does not fit" in err or "does not fit" in str(document)) == (4, True)
+    engine = build(path)[1]["stages"][1]["path"]
+    assert trtkit("verify", engine, "--against", "1.2.1")[0] == 0
+    assert trtkit("verify", build(path)[1]["repository"], "--against", "1.2.1")[0] == 0
+    assert all(each["hit"] for each in build(path)[1]["stages"])
+
+
+def test_an_image_of_another_release_takes_no_engine_of_the_builder_here(tools, contract, build):
+    tools(version="1.2.0")
+    path = contract()
+    build(path)
+    document = build(path, "--in-container", "--dry-run")[1]
+    assert [each["state"] for each in document["stages"]] == ["hit", "build", "build"]

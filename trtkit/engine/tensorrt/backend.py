@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from trtkit.engine.tensorrt.ending import error_of
 from trtkit.engine.tensorrt.folder import check_engine, rank_engine
 from trtkit.engine.tensorrt.gpus import Device, find_devices, visible
 from trtkit.engine.tensorrt.job import PROFILES, STRIPPED, Job
+from trtkit.engine.tensorrt.release import builder_release, image_release, other_release
 from trtkit.errors import EnvironmentLacks
 from trtkit.plan import Plan
 
@@ -61,6 +63,20 @@ class TensorrtBackend:
     def versions(self) -> Mapping[str, str]:
         """Return what changes engines beside the plan, which has the release line."""
         return {PROFILES: os.environ[PROFILES]} if PROFILES in os.environ else {}
+
+    def unfit(self, facts: Mapping[str, Any], plan: Plan) -> str:
+        """Return why an engine with these facts is not what would be built; empty where that is not known."""
+        return other_release(facts.get("trtllm"), self._release(plan)) if "trtllm" in facts else ""
+
+    def _release(self, plan: Plan) -> str | None:
+        """Return the release that would build, which is asked once."""
+        if self.builder.in_container:
+            return image_release(target_of(plan).image)
+        return self._release_here
+
+    @cached_property
+    def _release_here(self) -> str | None:
+        return builder_release()
 
     def job(self, checkpoint: Path, out: Path, plan: Plan) -> Job:
         """Return the build as it would be run."""
