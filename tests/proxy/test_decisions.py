@@ -42,7 +42,9 @@ nv_trt_llm_request_metrics{model="tensorrt_llm",request_type="waiting",version="
 
 
 def test_the_requests_in_the_engine_are_read_where_it_tells_of_them():
-    assert read_report(PAGE + REQUESTS) == EngineReport(1, 6238, 6239, 64, active=7, waiting=2)
+    assert read_report(PAGE + REQUESTS) == EngineReport(
+        1, 6238, 6239, 64, active=7, waiting=2, most_requests=64
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from trtkit.proxy.admission import (
 from trtkit.proxy.ending import Refusal
 
 Clock = Callable[[], float]
+log = logging.getLogger(__name__)
 OnAbort = Callable[[Reason, "int | None"], None]
 """Takes why a request that runs is to be answered and stopped, and the milliseconds until a retry."""
 
@@ -88,7 +90,13 @@ class Gate:
 
     def observe(self, report: EngineReport | None, backend: int = 0) -> None:
         """Take in what an engine says of itself."""
+        ledger = self.admission.backends[backend].ledger
+        before = ledger.kv_limit, ledger.most_slots
         self._apply(self.admission.observe(backend, report, self._clock()))
+        now, zones = (ledger.kv_limit, ledger.most_slots), ledger.zones
+        if now not in {before, (zones.kv_tokens, zones.decode_slots)}:
+            said = "engine %d has %.0f KV tokens and %.0f slots to give, the contract hands out %d and %d"
+            log.warning(said, backend, *now, zones.kv_tokens, zones.decode_slots)
 
     def eject(self, backend: int) -> None:
         """Send an engine nothing more until it is readmitted."""

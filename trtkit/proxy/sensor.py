@@ -18,7 +18,7 @@ _GAUGE = re.compile(
     re.MULTILINE,
 )
 _REQUESTS = re.compile(
-    rb'^nv_trt_llm_request_metrics\{[^}]*request_type="(active|waiting)"[^}]*\}\s+(\S+)', re.MULTILINE
+    rb'^nv_trt_llm_request_metrics\{[^}]*request_type="(active|waiting|max)"[^}]*\}\s+(\S+)', re.MULTILINE
 )
 log = logging.getLogger(__name__)
 
@@ -28,17 +28,22 @@ def read_report(text: bytes) -> EngineReport | None:
 
     An engine may say nothing of its requests at all.
     """
-    pool, requests = _GAUGE.findall(text), _REQUESTS.findall(text)
+    found = _GAUGE.findall(text), _REQUESTS.findall(text)
     try:
-        gauges = {name: float(value) for name, value in pool + requests}
+        pool, requests = ({name: float(value) for name, value in each} for each in found)
     except ValueError:
         return None
-    if len(pool) != 4 or len(requests) not in (0, 2) or len(gauges) != 4 + len(requests):
+    if len(pool) != 4 or any(
+        len(each) != len(read) for each, read in zip(found, (pool, requests), strict=True)
+    ):
+        return None
+    if (b"active" in requests) != (b"waiting" in requests):
         return None
     return EngineReport(
-        *(gauges[b"used"], gauges[b"free"], gauges[b"max"], gauges[b"tokens_per"]),
-        active=gauges.get(b"active"),
-        waiting=gauges.get(b"waiting"),
+        *(pool[b"used"], pool[b"free"], pool[b"max"], pool[b"tokens_per"]),
+        active=requests.get(b"active"),
+        waiting=requests.get(b"waiting"),
+        most_requests=requests.get(b"max"),
     )
 
 

@@ -32,6 +32,17 @@ def test_requests_of_others_take_slots_slowly_and_never_give_any():
     assert len(sent([each for n in range(9) for each in gate.offer(request(f"new{n}", at=20), 20)])) == 6
 
 
+def test_an_engine_that_is_smaller_than_its_contract_is_given_no_more_than_it_has():
+    gate = admission(slots=256, kv=122_880)
+    gate.observe(0, EngineReport(0, 10, 10, 32, active=0, waiting=0, most_requests=2), 0)
+    ledger = gate.backends[0].ledger
+    assert (ledger.kv_limit, ledger.slots_limit) == (320, 2)
+    offered = [each for n in range(4) for each in gate.offer(request(f"own{n}", prompt=10, output=10), 0)]
+    assert sent(offered) == ["own0", "own1"]
+    gate.observe(0, EngineReport(0, 9999, 9999, 32, active=0, waiting=0, most_requests=999), 1)
+    assert (ledger.kv_limit, ledger.slots_limit) == (122_880, 256)
+
+
 def test_others_take_at_most_half_of_the_slots():
     gate = admission(slots=8)
     for n in range(99):

@@ -225,6 +225,8 @@ class Backend:
         ledger, signal = self.ledger, self.signal
         if signal.believes(report, now_s, served=self._first_tokens) and report is not None:
             signal.compare(report, ledger)
+            ledger.narrow(report.max_blocks * report.tokens_per_block, report.most_requests or INFINITE)
+            self._limit_slots()
         ledger.foreign_kv_tokens, ledger.foreign_slots = signal.foreign_kv_tokens, signal.foreign_requests
         self.pool.note(self)
 
@@ -257,7 +259,7 @@ class Backend:
 
     def _limit_slots(self) -> None:
         """Allow as many decodes as keep a step within 0.9 of the tightest promise in flight."""
-        fit, slots = self._step_fit, float(self.ledger.zones.decode_slots)
+        fit, slots = self._step_fit, self.ledger.most_slots
         tightest_s = min(self._tpot_limits_s, default=INFINITE)
         slope_s = fit.slope() if fit.known else 0.0
         if slope_s > 0 and tightest_s < INFINITE:

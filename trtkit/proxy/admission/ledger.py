@@ -18,6 +18,8 @@ class Ledger:
         self.prefill_limit = float(zones.prefill_tokens)
         self.kv_limit = float(zones.kv_tokens)
         self.slots_limit = float(zones.decode_slots)
+        self.most_slots = float(zones.decode_slots)
+        """The zone's, or fewer where the engine says that it has fewer."""
         self.prefill_tokens = 0
         self.spared_tokens = 0
         """What a prompt has above its band's share of the zone, and went with since nothing else was in flight.
@@ -36,6 +38,11 @@ class Ledger:
     def kv_need(self, request: Request) -> int:
         """Return the request's reservation: prompt + max_tokens in whole blocks (33 tokens in blocks of 32: 64)."""
         return self.zones.kv_need(request.prompt_tokens + request.max_tokens, self._tokens_per_block)
+
+    def narrow(self, kv_tokens: float, slots: float) -> None:
+        """Hand out no more than an engine says that it has in all, whatever the contract says."""
+        self.kv_limit = min(float(self.zones.kv_tokens), kv_tokens)
+        self.most_slots = min(float(self.zones.decode_slots), slots)
 
     def could_fit(self, ticket: Ticket) -> bool:
         """Tell whether the request fits when nothing else is in flight."""

@@ -42,15 +42,21 @@ class EngineReport:
     active: float | None = None
     """Requests that the engine holds, those that wait in it included; None where it does not say."""
     waiting: float | None = None
+    most_requests: float | None = None
+    """Requests that the engine may hold at once."""
 
     @property
     def plausible(self) -> bool:
         """Whether used and free make up the pool, and no more requests wait than there are."""
         numbers = (self.used_blocks, self.free_blocks, self.max_blocks, self.tokens_per_block)
-        counts = (self.active or 0.0, self.waiting or 0.0)
+        counts = (self.active or 0.0, self.waiting or 0.0, self.most_requests or 0.0)
         if not all(math.isfinite(number) and number >= 0 for number in (*numbers, *counts)):
             return False
-        if not self.tokens_per_block or (self.active is not None and counts[1] > counts[0]):
+        if (
+            not self.tokens_per_block
+            or self.most_requests == 0
+            or (self.active is not None and counts[1] > counts[0])
+        ):
             return False
         return self.max_blocks > 0 and abs(self.used_blocks + self.free_blocks - self.max_blocks) <= 1
 
