@@ -184,3 +184,10 @@ def test_ages_and_sizes_that_are_none_are_refused(trtkit, arguments):
     code, _, err = trtkit("cache", "gc", *arguments)
     assert code == 2
     assert arguments[1] in err
+
+
+@pytest.mark.parametrize("words", [["cache", "path"], ["verify"], ["inspect"]], ids=" ".join)
+def test_an_empty_name_is_no_name_for_all_that_there_is(trtkit, words):
+    code, out, err = trtkit(*words, "")
+    assert (code, out) == (2, "")
+    assert "empty" in err

@@ -79,6 +79,8 @@ def path(
     from trtkit.engine.store import HOME_VARIABLE
 
     root = _root()
+    if key == "":
+        raise InputError("the key is empty", hint="leave it out for the store itself, which has all products")
     found = [each.path for each in list_entries(root) if each.key.startswith(key)] if key else [root]
     if len(found) != 1:
         hint = f"`trtkit cache ls` lists them; {HOME_VARIABLE} chooses the store"

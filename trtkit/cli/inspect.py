@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trtkit.cli.console import Output, fail, many, say, show, show_json, warn
-from trtkit.cli.options import OutputOption
+from trtkit.cli.options import OutputOption, parse_path
 from trtkit.errors import Severity, VerificationError
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ def inspect(
     path: Annotated[
         Path,
         typer.Argument(
-            help="Checkpoint (TensorRT-LLM or Hugging Face), engine, model repository or .gguf file."
+            parser=parse_path,
+            metavar="PATH",
+            help="Checkpoint (TensorRT-LLM or Hugging Face), engine, model repository or .gguf file.",
         ),
     ],
     output: OutputOption = Output.TEXT,

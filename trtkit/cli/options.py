@@ -52,3 +52,10 @@ GrpcPortOption = Annotated[
 MetricsPortOption = Annotated[
     int, typer.Option(min=0, max=65535, help="HTTP port of the proxy's /metrics; 0 picks a free one.")
 ]
+
+
+def parse_path(text: str) -> Path:
+    """Return a path; an empty text, as an unset variable leaves it, is no name for the current folder."""
+    if not text:
+        raise typer.BadParameter("it is empty: name a path, or . for the current folder")
+    return Path(text)

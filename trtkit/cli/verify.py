@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtkit.cli.console import Output, fail, many, say, show, show_json, warn
-from trtkit.cli.options import OutputOption
+from trtkit.cli.options import OutputOption, parse_path
 from trtkit.errors import Severity, VerificationError
 
 if TYPE_CHECKING:
@@ -21,7 +21,12 @@ def register(app: typer.Typer) -> None:
 
 
 def verify(
-    folder: Annotated[Path, typer.Argument(help="Checkpoint, engine, model repository or build product.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            parser=parse_path, metavar="FOLDER", help="Checkpoint, engine, model repository or build product."
+        ),
+    ],
     against: Annotated[
         list[str],
         typer.Option(
