@@ -154,6 +154,35 @@ def test_a_default_class_must_exist(write):
         load_contract(write(CONTRACT + "default_class: gold\n"))
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("admission.holdback=[0.2, 0.9, 1.0]", "holdback grows"),
+        ("admission.length_buckets=[8192, 2048]", "length_buckets must grow"),
+        ("admission.length_buckets=[2048, 2048]", "length_buckets must grow"),
+        (
+            "classes.interactive={priority: 1, ttft_ms: 500, timeouts: {total_ms: 100}}",
+            "before its ttft_ms 500",
+        ),
+        (
+            "classes.interactive={priority: 1, ttft_ms: 500, timeouts: {first_token_ms: 50}}",
+            "before its ttft_ms",
+        ),
+        (
+            "classes.interactive={priority: 1, deadline_ms: 500, timeouts: {total_ms: 100}}",
+            "its deadline_ms 500",
+        ),
+        (
+            "classes.interactive={priority: 1, tpot_ms: 50, timeouts: {inter_token_ms: 9}}",
+            "before its tpot_ms 50",
+        ),
+    ],
+)
+def test_rules_that_contradict_themselves_are_refused(write, override, said):
+    with pytest.raises(ContractError, match=said):
+        load_contract(write(CONTRACT), [override])
+
+
 @pytest.mark.parametrize("override", ["novalue", "name.part=1", "=3"])
 def test_a_malformed_override_is_refused(write, override):
     with pytest.raises(InputError, match="--set"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trtkit.contract.scalars import Fraction, Milliseconds, Tokens
 from trtkit.contract.scheduling import Order
@@ -41,3 +41,11 @@ class Admission(Section):
     waits above."""
     length_buckets: Annotated[tuple[Tokens, ...], Field(max_length=8, strict=False)] = (2048, 8192, 32768)
     """Upper ends of the prompt lengths that are told apart in metrics and decisions."""
+
+    @model_validator(mode="after")
+    def _numbers_are_in_order(self) -> Admission:
+        if list(self.holdback) != sorted(self.holdback, reverse=True):
+            raise ValueError("holdback grows: a less urgent band may not fill more than a more urgent one")
+        if list(self.length_buckets) != sorted(set(self.length_buckets)):
+            raise ValueError("length_buckets must grow: each is the upper end of one bucket")
+        return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from trtkit.contract.scalars import Milliseconds, Tokens
 from trtkit.contract.scheduling import OnInfeasible
@@ -49,6 +49,22 @@ class ServiceClass(Section):
     on_infeasible: Annotated[OnInfeasible, Field(strict=False)] = OnInfeasible.REJECT
     """What becomes of a request whose first token cannot come in time."""
     timeouts: Timeouts = Timeouts()
+
+    @model_validator(mode="after")
+    def _no_end_cuts_a_promise(self) -> ServiceClass:
+        for end, promises in (
+            ("first_token_ms", ("ttft_ms",)),
+            ("inter_token_ms", ("tpot_ms",)),
+            ("total_ms", ("ttft_ms", "deadline_ms")),
+        ):
+            limit_ms = getattr(self.timeouts, end)
+            for promise in promises:
+                promised_ms = getattr(self, promise)
+                if None not in (limit_ms, promised_ms) and limit_ms < promised_ms:
+                    raise ValueError(
+                        f"timeouts.{end} {limit_ms:g} ends a request before its {promise} {promised_ms:g}"
+                    )
+        return self
 
     @property
     def has_slo(self) -> bool:
