@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.catalog.architectures.fields import NEUTRAL, RESTATED
 from trtkit.catalog.architectures.model_types import CLASS_OF, OTHERS
-from trtkit.errors import ContractError, Severity
+from trtkit.checkpoint.hf import read_json
+from trtkit.errors import ContractError, InputError, Severity
 from trtkit.plan.hf_config import parse_hf_config
 
 RAW = {
@@ -293,3 +295,9 @@ def test_whatever_a_file_says_it_is_a_config_or_a_list_of_problems(changes):
     except ContractError:
         return
     assert min(config.num_heads, config.head_size, config.num_layers, config.vocab_size) > 0
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(InputError, match="is no file"):
+        read_json(tmp_path / "config.json")

@@ -104,6 +104,8 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         InputError: There is no such file, or something else is in it.
     """
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise InputError("is no file", path=path)
     try:
         # With a byte order mark or without
         content = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=once)

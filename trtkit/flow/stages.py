@@ -267,7 +267,7 @@ def compile_stage(checkpoint: Stage, way: Way) -> Stage:
 
     def run(out: Path) -> Mapping[str, Any]:
         report("compile", 0, None)
-        log = store.root / "log" / f"{plan.name}.compile.log"
+        log = store.root / "log" / f"{plan.name}.{stage.key[:8]}.compile.log"
         facts = backend.compile(folder, out, plan, report, log)
         report("compile", 1, 1)
         return facts
