@@ -17,6 +17,7 @@ from trtkit.contract.service import ServiceClass
 from trtkit.proxy.admission import Reason
 from trtkit.proxy.ending import Ending, Refusal
 from trtkit.proxy.intake import add_default_output, measure
+from trtkit.proxy.wire import dialect
 from trtkit.proxy.wire.failure import read_error
 from trtkit.proxy.wire.prompt import PromptCounter
 from trtkit.proxy.wire.request import LlmRequest, model_name
@@ -100,6 +101,19 @@ def test_unreadable_contents_are_refused_by_name(raw):
 @given(st.binary(max_size=200))
 def test_no_bytes_whatsoever_do_more_than_refuse(data):
     assert reason_of(data) in (None, Reason.INVALID_INPUT)
+
+
+@pytest.mark.parametrize("spoken", [dialect.TOKENS, dialect.TEXT])
+def test_several_answers_to_one_request_are_refused_by_name(spoken):
+    def check(count):
+        request = service_pb2.ModelInferRequest.FromString(infer_request("ensemble", text_inputs("a")))
+        request.inputs.add(name="num_return_sequences", datatype="INT32", shape=[1, 1])
+        request.raw_input_contents.append(struct.pack("<i", count))
+        spoken.check(Tensors(request))
+
+    check(1)
+    with pytest.raises(Refusal, match="'num_return_sequences' is refused"):
+        check(8)
 
 
 def test_of_a_name_that_is_there_twice_the_one_counts_that_the_server_reads():

@@ -95,24 +95,27 @@ class Dialect:
             )
             raise Refusal(Reason.INVALID_INPUT, problem)
         for name in self.uncounted:
-            if name in tensors and not (name == _BEST_OF and tensors.number(name) <= 1):
+            if name in tensors and not (name in _ANSWERS and tensors.number(name) <= 1):
                 raise Refusal(
                     Reason.INVALID_INPUT, f"input '{name}' is refused: the proxy cannot count what it takes"
                 )
 
 
-_BEST_OF = "sampling_param_best_of"
+_BEST_OF, _SEQUENCES = "sampling_param_best_of", "num_return_sequences"
+_ANSWERS = frozenset({_BEST_OF, _SEQUENCES})
 """More answers than one at a time take as many slots."""
 _LLMAPI_LENGTH, _TEXT_LENGTH, _TOKENS_LENGTH = "sampling_param_max_tokens", "max_tokens", "request_output_len"
 
 TOKENS = Dialect(
     *("input_ids", "streaming", TensorLength(_TOKENS_LENGTH)),
     known_by=frozenset({"input_ids", _TOKENS_LENGTH}),
+    uncounted=(_SEQUENCES,),
 )
 """TensorRT-LLM's engine."""
 TEXT = Dialect(
     *("text_input", "stream", TensorLength(_TEXT_LENGTH)),
     known_by=frozenset({"text_input", _TEXT_LENGTH}),
+    uncounted=(_SEQUENCES,),
     stops_engine=True,
 )
 """The ensemble and the BLS model before such an engine."""
