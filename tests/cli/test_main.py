@@ -103,6 +103,15 @@ def test_a_full_stdout_is_one_line(arguments):
     assert "Exception ignored" not in run.stderr
 
 
+@pytest.mark.parametrize("shell", ["exec 2>&-; ", "export PYTHONUTF8=0 PYTHONIOENCODING=ascii LC_ALL=C; "])
+def test_output_that_takes_no_letter_or_no_message_does_not_end_a_command(tmp_path, shell):
+    command = f'{shell} exec "{sys.executable}" -m trtkit cache path'
+    env = os.environ | {"TRTKIT_HOME": str(tmp_path / "ünï")}
+    run = subprocess.run(["/bin/sh", "-c", command], capture_output=True, check=False, env=env)
+    assert (run.returncode, run.stderr) == (0, b"")
+    assert run.stdout.startswith(str(tmp_path).encode())
+
+
 def into_a_closed_pipe(*arguments, **env):
     """Run with a stdout that nobody reads; return exit code and stderr."""
     read, write = os.pipe()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 
@@ -126,6 +127,7 @@ def _run() -> None:
 
 def main() -> None:
     """Run the command line; every expected error becomes one message and its exit code."""
+    _prepare_output()
     try:
         end_on_signals()
         _run()
@@ -142,6 +144,14 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         _leave()
+
+
+def _prepare_output() -> None:
+    """Let no message fail for its letters, nor for a stderr that is closed."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _report(error: TrtkitError) -> None:
