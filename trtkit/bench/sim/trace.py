@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from trtkit.errors import InputError
 
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")
 _HINT = (
     "a CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens (Azure), or JSON lines with timestamp in ms, "
     "input_length and output_length (Mooncake)"
@@ -59,20 +63,37 @@ def _rows(lines: list[str], path: Path) -> Iterator[TraceRow]:
             continue
         try:
             if is_json:
-                yield _json_row(json.loads(line))
+                yield _json_row(json.loads(line, object_pairs_hook=_once))
             else:
-                yield _csv_row(dict(zip(names, next(csv.reader([line])), strict=True)))
+                yield _csv_row(_once(list(zip(names, next(csv.reader([line])), strict=True))))
         except (ValueError, KeyError, TypeError) as error:
             why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             raise InputError(f"line {number} is no request: {why}", path=path, hint=_HINT) from error
 
 
-def _json_row(record: dict[str, float]) -> TraceRow:
-    return TraceRow(record["timestamp"] / 1000, int(record["input_length"]), int(record["output_length"]))
+def _json_row(record: dict[str, Any]) -> TraceRow:
+    at_ms, *lengths = (record[name] for name in ("timestamp", "input_length", "output_length"))
+    if type(at_ms) not in {int, float} or not math.isfinite(at_ms):
+        raise ValueError(f"timestamp {at_ms!r} is no number of milliseconds")
+    for length in lengths:
+        if type(length) is not int:
+            raise ValueError(f"{length!r} is no whole number of tokens")
+    return TraceRow(at_ms / 1000, *lengths)
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    if len(set(names)) < len(names):
+        raise ValueError(f"it names one thing twice: {', '.join(names)}")
+    return dict(pairs)
 
 
 def _csv_row(record: dict[str, str]) -> TraceRow:
-    # Seven digits of the second, one more than Python 3.10 reads.
-    at = datetime.fromisoformat(record["TIMESTAMP"][:26])
-    at_s = (at - datetime(1970, 1, 1, tzinfo=at.tzinfo)).total_seconds()
+    found = _STAMP.fullmatch(record["TIMESTAMP"].strip())
+    if found is None:
+        raise ValueError(f"TIMESTAMP {record['TIMESTAMP']!r} is no time")
+    # One to nine digits of the second come; Python 3.10 reads six.
+    second, digits, zone = found.groups(default="")
+    at = datetime.fromisoformat(f"{second}.{digits[:6]:0<6}{zone.replace('Z', '+00:00') or '+00:00'}")
+    at_s = (at - datetime(1970, 1, 1, tzinfo=timezone.utc)).total_seconds()
     return TraceRow(at_s, int(record["ContextTokens"]), int(record["GeneratedTokens"]))
