@@ -85,6 +85,8 @@ def test_a_contract_with_pools_is_told_the_engines_of_each(trtkit, contract):
     assert document["pools"]["long"]["engine"]["max_batch_size"] == 4
     code, out, _ = run(trtkit, contract, *pools, "--rate", 40, "--engines", "long=3,standard=2")
     assert (code, out.splitlines()[0]) == (0, "engines: 5 (standard 2, long 3) (simulated)")
+    for wrong in ("standard=1,long=1,long=7", "standard=٣,long=1"):
+        assert run(trtkit, contract, *pools, "--engines", wrong)[0] == 2
     code, _, err = run(trtkit, contract, *pools, "--engines", "3")
     assert (code, "--engines standard=2,long=2" in err) == (2, True)
 

@@ -83,8 +83,11 @@ SeedsOption = Annotated[int, typer.Option(min=1, max=100, help="Independent draw
 def parse_engines(text: str, pools: Sequence[str]) -> tuple[int, ...]:
     """Read ``--engines``: one number, or one for each pool by name."""
     given = dict(part.partition("=")[::2] for part in text.split(",")) if "=" in text else {pools[0]: text}
-    if set(given) != set(pools) or not all(
-        each.isdecimal() and 0 < int(each) <= _MANY for each in given.values()
+    named_twice = "=" in text and len(given) < len(text.split(","))
+    if (
+        named_twice
+        or set(given) != set(pools)
+        or not all(each.isascii() and each.isdecimal() and 0 < int(each) <= _MANY for each in given.values())
     ):
         forms = "2" if len(pools) == 1 else ",".join(f"{name}=2" for name in pools)
         raise InputError(f"--engines is {text!r}", hint=f"write numbers of 1 to {_MANY}: --engines {forms}")
