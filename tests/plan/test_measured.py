@@ -6,10 +6,11 @@ from dataclasses import asdict
 
 import pytest
 
+from tests.engine.test_keys import declared_paths
 from tests.plan.published import published
 from trtkit.errors import InputError
-from trtkit.plan import Machine, make_plan
-from trtkit.plan.measured import engine_id, parse_measured
+from trtkit.plan import Machine, Plan, make_plan
+from trtkit.plan.measured import FREE, SETTINGS, engine_id, parse_measured
 
 MACHINE = Machine(cores=2, memory_bytes=None)
 MODEL = published("llama-3.1-8b")
@@ -54,6 +55,34 @@ def test_a_measurement_of_another_engine_is_refused_by_what_differs(plan, docume
     with pytest.raises(InputError, match=key) as caught:
         parse_measured(changed).of(plan)
     assert "h200" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"trtllm": "0.17"},
+        {"build_flags": {"use_fused_mlp": "disable"}},
+        {"limits": {"max_num_tokens": 512}},
+        {"speculation": {"mode": "lookahead", "lookahead": {"window": 4, "ngram": 3, "verification": 4}}},
+    ],
+)
+def test_a_measurement_holds_for_no_other_settings(contract_with, document, engine):
+    other = make_plan(contract_with(engine={"backend": "tensorrt", "gpu": "h200", **engine}), MODEL, MACHINE)
+    with pytest.raises(InputError, match=r"another engine: (target|limits\.max_num_tokens)"):
+        parse_measured(document).of(other)
+
+
+def test_threads_are_a_part_of_what_was_measured(contract_with, smollm2):
+    one, two = (make_plan(contract_with(engine={"threads": n}), smollm2, MACHINE) for n in (1, 2))
+    fits = {"source": "a run", "prefill_ms": [5, 0.05, 0], "step_ms": [8, 0.05, 1e-5]}
+    with pytest.raises(InputError, match="threads 1, the plan has 2"):
+        parse_measured({**fits, "engine": asdict(engine_id(one))}).of(two)
+
+
+def test_every_field_of_a_plan_says_whether_a_measurement_hangs_on_it():
+    for path in declared_paths(Plan):
+        named = [each for each in (*SETTINGS, *FREE) if path == each or path.startswith(f"{each}.")]
+        assert len(named) == 1, f"{path}: say in trtkit/plan/measured.py whether it changes a step's time"
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,26 @@ class EngineId:
     kv_cache: str
     tensor_parallel: int
     pipeline_parallel: int
+    settings: Mapping[str, Any]
+    """The plan's fields of :data:`SETTINGS`, by dotted path."""
+
+
+SETTINGS = (
+    "threads", "dtype", "quantization.quant_algo", "quantization.smoothquant", "quantization.group_size",
+    "quantization.exclude", "quantization.overrides", "limits.max_num_tokens", "limits.tokens_per_block",
+    "target.ranks.moe_ep", "target.ranks.gpus_per_node", "target.trtllm", "target.max_beam_width",
+    "target.build_flags", "target.chunked_context", "target.max_attention_window", "target.lookahead",
+    "target.choices", "target.gpu_weights_fraction",
+)  # fmt: skip
+"""What else of a plan changes how long a step takes."""
+FREE = (
+    "name", "backend", "gpu", "tensor_parallel", "pipeline_parallel", "model", "quantization.weights",
+    "quantization.kv_cache", "quantization.kv_cache_quant_algo", "quantization.alpha", "quantization.kv_scale",
+    "limits.max_batch_size", "limits.max_input_len", "limits.max_seq_len", "memory", "zones", "enable_block_reuse",
+    "target.gpu", "target.ranks.tp", "target.ranks.pp", "target.ranks.parallel_embedding", "target.image",
+    "target.settings", "target.sms", "target.memory_fraction", "pace", "origins", "warnings",
+)  # fmt: skip
+"""What a measurement names by itself, or what changes no step: names, numbers in a tensor, how many may come."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +65,12 @@ class Measured:
         Raises:
             InputError: It was measured on another one.
         """
-        mine, theirs = asdict(self.engine), asdict(engine_id(plan))
+        theirs = asdict(engine_id(plan))
+        mine, other = (_flat(each) for each in (asdict(self.engine), theirs))
         differing = [
-            f"{key} {mine[key]!r}, the plan has {theirs[key]!r}" for key in mine if mine[key] != theirs[key]
+            f"{key} {mine.get(key)!r}, the plan has {other.get(key)!r}"
+            for key in {**other, **mine}
+            if mine.get(key) != other.get(key)
         ]
         if differing:
             hint = f'measure this engine; its file has "engine": {json.dumps(theirs)}'
@@ -66,7 +89,20 @@ def engine_id(plan: Plan) -> EngineId:
         formats.kv_cache,
         plan.tensor_parallel,
         plan.pipeline_parallel,
+        # As a file has them: lists for tuples.
+        json.loads(json.dumps({path: _at(plan, path) for path in SETTINGS})),
     )
+
+
+def _at(value: Any, path: str) -> Any:
+    """Return what is at a dotted path; None below what is None."""
+    for name in path.split("."):
+        value = None if value is None else getattr(value, name)
+    return value
+
+
+def _flat(engine: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in engine.items() if key != "settings"} | dict(engine["settings"])
 
 
 def parse_measured(raw: Any, *, file: str = "") -> Measured:
@@ -93,10 +129,11 @@ def _engine(raw: Any, file: str) -> EngineId:
     kinds: dict[str, tuple[type, ...]] = {
         "model": (str,), "backend": (str,), "gpu": (str, type(None)), "weights": (str,), "kv_cache": (str,),
         "tensor_parallel": (int,), "pipeline_parallel": (int,),
+        "settings": (dict,),
     }  # fmt: skip
     fine = isinstance(raw, Mapping) and raw.keys() == kinds.keys()
     if not fine or not all(type(raw[key]) in kind for key, kind in kinds.items()):
-        hint = "`trtkit plan --output json` prints it as `engine`"
+        hint = "measure again: trtkit bench --calibration FILE; `trtkit plan --output json` prints it as `engine`"
         raise InputError(f"engine must have exactly the keys {', '.join(kinds)}", path=file, hint=hint)
     return EngineId(**raw)
 
