@@ -15,7 +15,7 @@ from trtkit.catalog.architectures.architecture import REQUIRED, Numeric
 from trtkit.catalog.architectures.model_types import CLASS_OF, OTHERS
 from trtkit.catalog.model import ModelConfig, Moe
 from trtkit.errors import ContractError, Problem, Severity
-from trtkit.plan.hf_fields import MOST_LAYERS, Fields
+from trtkit.plan.hf_fields import Fields
 from trtkit.plan.hf_rope import ROPE_KEYS, check_rotation, read_rope, read_rotary_pct
 from trtkit.plan.hf_window import WINDOW_KEYS, read_window
 
@@ -96,7 +96,7 @@ def _read(fields: Fields, arch: Architecture, generation: Mapping[str, Any]) -> 
     return ModelConfig(
         architecture=arch.name,
         hidden_size=hidden_size,
-        num_layers=fields.count(*args("num_layers"), most=MOST_LAYERS),
+        num_layers=fields.layers(*args("num_layers")),
         num_heads=num_heads,
         num_kv_heads=fields.count(*args("num_kv_heads")) or num_heads,
         head_size=fields.count(*args("head_size")) or max(1, hidden_size // num_heads),
@@ -128,7 +128,7 @@ def _moe(fields: Fields, args: Callable[[str], tuple[Any, ...]]) -> Moe:
         message = "is honoured by normalization_mode RENORMALIZE; TensorRT-LLM's own converter writes NONE"
         fields.warn(args("renormalize")[0][0], message)
     return Moe(
-        num_experts=fields.count(*args("num_experts"), most=MOST_LAYERS),
+        num_experts=fields.layers(*args("num_experts")),
         experts_per_token=fields.count(*args("experts_per_token")),
         intermediate_size=fields.count(*args("expert_intermediate_size")),
         shared_intermediate_size=fields.count(*args("shared_intermediate_size")),

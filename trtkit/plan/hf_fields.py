@@ -58,6 +58,10 @@ class Fields:
             return 1
         return value
 
+    def layers(self, keys: Sequence[str], default: Any = MISSING) -> int:
+        """Return a number of layers or experts, as :meth:`count` does."""
+        return self.count(keys, default, MOST_LAYERS)
+
     def number(self, keys: Sequence[str], default: Any = MISSING) -> float:
         """Return a positive finite number; 1.0 stands in for a value that was reported as wrong."""
         key, value = self.value(keys, default)
