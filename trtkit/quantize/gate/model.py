@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.catalog.architectures.architecture import When
-from trtkit.checkpoint.hf import HfCheckpoint
+from trtkit.checkpoint.hf import HfCheckpoint, read_json
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.progress import Progress
 from trtkit.checkpoint.storage.storage import PLAIN
@@ -23,6 +23,10 @@ from trtkit.quantize.gate.tensors import Candidate, weight_errors
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+
+_CHOSEN_HERE = ("auto_map", "dtype", "torch_dtype", "attn_implementation", "_attn_implementation")
+"""Keys of a config.json that say how to load a model, which is no concern of its publisher's here."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,7 @@ def load_source(source: HfCheckpoint, *, dtype: str) -> TorchExecutor:
     if source.storage is not PLAIN:
         message = "the baseline is quantized itself, and cannot tell what quantizing costs"
         raise InputError(message, path=source.folder, hint="give the model that it was made from")
-    return TorchExecutor(_load(source, source.folder, dtype=dtype, attn_implementation="sdpa"))
+    return TorchExecutor(_load(source, source.folder, dtype=dtype))
 
 
 def load_candidate(
@@ -118,15 +122,21 @@ def _load(
     if not hasattr(transformers, name):
         raise InputError(f"transformers has no {name}, which the gate runs models with", path=source.folder)
     with _quiet():
-        config = transformers.AutoConfig.from_pretrained(source.folder, local_files_only=True)
-        for key, value in (config_changes or {}).items():
-            setattr(config, key, value)
+        # By the architecture that trtkit reads: AutoConfig would ask the folder's own code, or for a known model_type.
+        kind = getattr(transformers, name)
+        raw = read_json(source.folder / "config.json")
+        # SDPA has no caps on scores.
+        capped = source.config.numerics.get("attn_logit_softcapping") is not None
+        options["attn_implementation"] = "eager" if capped else "sdpa"
         try:
-            model, info = getattr(transformers, name).from_pretrained(
+            config = kind.config_class.from_dict({key: raw[key] for key in raw if key not in _CHOSEN_HERE})
+            for key, value in (config_changes or {}).items():
+                setattr(config, key, value)
+            model, info = kind.from_pretrained(
                 place, config=config, dtype=getattr(torch, dtype), output_loading_info=True,
                 local_files_only=True, **options,
             )  # fmt: skip
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError) as error:
             raise InputError(f"transformers cannot load it: {error}", path=source.folder) from error
     lost = [
         f"{kind.replace('_', ' ')} {', '.join(map(str, sorted(info[kind])[:3]))}"
