@@ -3,6 +3,8 @@
 # ruff: noqa: E402 - what follows needs both libraries
 from __future__ import annotations
 
+import json
+import shutil
 from functools import cache
 
 import numpy as np
@@ -124,3 +126,16 @@ def test_weights_that_transformers_would_make_up_are_refused(tiny_model, tmp_pat
     save(folder / "model.safetensors", tensors)
     with pytest.raises(InputError, match=r"missing keys model\.norm\.weight"):
         load_source(opened, dtype="float32")
+
+
+def test_how_a_config_says_to_load_it_is_no_concern_of_the_gate(tiny_model, tmp_path):
+    source = tiny_model("llama-tied")
+    folder = tmp_path / "hf"
+    shutil.copytree(source.folder, folder)
+    (folder / "evil.py").write_text("raise SystemExit('code of the folder was run')")
+    said = {"model_type": "mine", "auto_map": {"AutoConfig": "evil.Config"}, "dtype": "torch.float32"}
+    said |= {"attn_implementation": "flash_attention_2"}
+    raw = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(raw | said))
+    same = load_source(HfCheckpoint.open(folder), dtype="float32").logits(TOKENS)
+    np.testing.assert_array_equal(same, load_source(source, dtype="float32").logits(TOKENS))
