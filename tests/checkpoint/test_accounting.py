@@ -118,8 +118,13 @@ def test_problems_without_end_are_cut(tiny_llama):
 def test_absurdly_many_layers_are_refused_at_once(tiny_llama):
     folder = tiny_llama()
     change_config(folder, num_hidden_layers=10**9)
-    text = text_of(folder)
-    assert "num_hidden_layers: 1,000,000,000 layers cannot be made of 21 tensors" in text
+    assert "num_hidden_layers: must be a positive whole number, at most 10000" in text_of(folder)
+
+
+def test_more_layers_than_tensors_are_refused_before_they_are_listed(tiny_llama):
+    folder = tiny_llama()
+    change_config(folder, num_hidden_layers=9999)
+    assert "num_hidden_layers: 9,999 layers cannot be made of 21 tensors" in text_of(folder)
 
 
 def test_a_config_that_disagrees_with_a_shape_shows_both(tiny_llama):

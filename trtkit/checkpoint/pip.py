@@ -54,9 +54,10 @@ def _ended(pip: subprocess.Popen[bytes]) -> bool:
 
 def _size(folder: Path) -> int:
     total = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # pip moves its files while we look
-            total += path.stat().st_size
+    for parent, _, names in os.walk(folder):  # passes over folders that pip removes while we look
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.stat(os.path.join(parent, name)).st_size
     return total
 
 
