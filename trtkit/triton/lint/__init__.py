@@ -9,9 +9,10 @@ from typing import Any
 from trtkit.errors import InputError, Problem
 from trtkit.triton.lint.agreement import agreement_problems
 from trtkit.triton.lint.files import LINKS, file_problems
-from trtkit.triton.lint.model import Model, Models
+from trtkit.triton.lint.model import Model
 from trtkit.triton.lint.parameters import parameter_problems
 from trtkit.triton.lint.settings import settings_problems
+from trtkit.triton.lint.wiring import wiring_problems
 
 
 def lint(repo: Path, line: str | None = None, *, linked: bool = True) -> list[Problem]:
@@ -36,7 +37,7 @@ def lint(repo: Path, line: str | None = None, *, linked: bool = True) -> list[Pr
         problems += file_problems(model, repo)
         problems += settings_problems(model)
         problems += parameter_problems(model, built_for)
-        problems += _steps(model, models)
+        problems += wiring_problems(model, models)
     problems += agreement_problems(models, line)
     return [problem for problem in problems if linked or problem.hint != LINKS]
 
@@ -75,24 +76,3 @@ def _placeholders(path: Path) -> Iterator[Problem]:
         if "${" in line and not line.lstrip().startswith("#"):
             message = f"unfilled placeholder: {line.strip()}"
             yield Problem(message, file=str(path), line=number, hint="fill it")
-
-
-def _steps(model: Model, models: Models) -> Iterator[Problem]:
-    """Check that every tensor of every step exists and that both ends of a name agree on the data type."""
-    known = {tensor.name: tensor.data_type for tensor in (*model.config.input, *model.config.output)}
-    for number, step in enumerate(model.config.ensemble_scheduling.step):
-        key = f"ensemble_scheduling.step[{number}]"
-        target = models.get(step.model_name)
-        if target is None:
-            yield model.problem(f"there is no model {step.model_name!r}", key, "add or rename it")
-            continue
-        for side, mapping, declared in (
-            ("input", step.input_map, target.config.input),
-            ("output", step.output_map, target.config.output),
-        ):
-            types = {tensor.name: tensor.data_type for tensor in declared}
-            for name, outer in sorted(mapping.items()):
-                if name not in types:
-                    yield model.problem(f"model {step.model_name!r} has no {side} {name!r}", key)
-                elif known.setdefault(outer, types[name]) != types[name]:
-                    yield model.problem(f"{outer!r} and {step.model_name}.{name} differ in data type", key)

@@ -19,7 +19,6 @@ def agreement_problems(models: Models, line: str | None) -> Iterator[Problem]:
     """Check pairs of models, engines against their configuration, and numbers of instances."""
     engines = [model for model in models.values() if model.has_engine or model.is_llmapi]
     yield from _decoupling(models, engines)
-    yield from _batches(models)
     yield from _references(models)
     for model in engines:
         if model.built is not None:
@@ -50,17 +49,6 @@ def _decoupling(models: Models, engines: list[Model]) -> Iterator[Problem]:
 
 def _streams(model: Model) -> bool:
     return bool(model.config.model_transaction_policy.decoupled)
-
-
-def _batches(models: Models) -> Iterator[Problem]:
-    ensemble = models.get(ENSEMBLE_MODEL)
-    if ensemble is None:
-        return
-    for step in ensemble.config.ensemble_scheduling.step:
-        model, most = models.get(step.model_name), ensemble.config.max_batch_size
-        if model is not None and model.config.max_batch_size < most:
-            message = f"takes {model.config.max_batch_size} requests at once, the ensemble {most}"
-            yield model.problem(message, "max_batch_size", "make them equal")
 
 
 def _references(models: Models) -> Iterator[Problem]:
