@@ -140,6 +140,12 @@ def test_pools_get_servers_and_gpus_of_their_own():
     assert [words[place + 1] for place, word in enumerate(words) if word == "--set"] == pools
 
 
+def test_pools_of_like_names_get_servers_of_their_own():
+    file = load_contract(CONTRACT, ["pools={v1-0: {}, v1.0: {min_prompt_tokens: 8192}}"])
+    services = yaml.safe_load(compose_files(file, FOLDER)["compose.yaml"])["services"]
+    assert {"triton-v1-0", "triton-v1.0"} <= set(services)
+
+
 def test_a_server_has_the_gpus_of_its_draft_model_too(tmp_path):
     given = [
         "engine.tensor_parallel=2",
@@ -175,6 +181,12 @@ def test_what_the_proxy_reads_is_in_its_container_wherever_contract_and_model_li
         ("smollm2-135m__int8-wo-kv_auto__cpu", [], "back end cpu is not served", "trtkit serve"),
         ("llama-3.1-8b__fp8-kv_auto__h100-sxm-tp1", [], "back end vllm is not served", "launch.sh"),
         (CONTRACT.stem, ["engine.tensor_parallel=16"], "16 ranks are on several", "TRTKIT_HOSTFILE"),
+        (
+            CONTRACT.stem,
+            ["engine.tensor_parallel=8", "pools.short={}", "pools.long={min_prompt_tokens: 8192}"],
+            "2 pools of 8 GPUs are 16, and a machine has 8",
+            "engine.gpus_per_node",
+        ),
     ],
 )
 def test_what_one_image_or_machine_does_not_serve_is_refused(contract, change, message, hint):

@@ -62,6 +62,18 @@ def test_each_mistake_is_named_with_its_file(repo, file, old, new, message):
     assert any(message in problem.message and str(repo) in problem.file for problem in lint(repo)), lint(repo)
 
 
+def limit(value):
+    """Give a parameter another value."""
+    key = 'key: "cancellation_check_period_ms"\n  value {\n    string_value: '
+    return f'{key}"100"', f'{key}"{value}"'
+
+
+def added(name, value):
+    """Add a parameter."""
+    first = 'backend: "tensorrtllm"\n'
+    return first, f'{first}parameters: {{ key: "{name}", value: {{ string_value: "{value}" }} }}\n'
+
+
 BUILT = {
     "version": "1.2.0",
     "pretrained_config": {"logits_dtype": "float32", "mapping": {"world_size": 1, "tp_size": 1}},
@@ -104,6 +116,28 @@ def test_an_engine_that_contradicts_is_named(served, part, key, value, message):
     assert any(message in problem.message for problem in lint(served)), lint(served)
 
 
+def test_ranks_of_another_build_are_named(served):
+    (served / "tensorrt_llm/1/engine/rank1.engine").write_text("e")
+    assert any("rank1.engine in" in problem.message for problem in lint(served)), lint(served)
+
+
+def test_the_newest_version_is_the_one_that_is_judged(served):
+    (served / "tensorrt_llm/1").rename(served / "tensorrt_llm/9")
+    (served / "tensorrt_llm/10/engine").mkdir(parents=True)
+    (served / "tensorrt_llm/10/engine/config.json").write_text(json.dumps(BUILT | {"version": "0.18.0"}))
+    edit(served / "tensorrt_llm/config.pbtxt", "tensorrt_llm/1/engine", "tensorrt_llm/10/engine")
+    messages = [problem.message for problem in lint(served, "1.2")]
+    assert "the engine is of TensorRT-LLM 0.18.0, not 1.2" in messages
+
+
+def test_what_lies_here_by_the_container_s_path_is_not_taken_for_the_repository_s_own(served, tmp_path):
+    elsewhere = tmp_path / "tensorrt_llm/1/tensorrt_llm/1/engine"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "config.json").write_text(json.dumps(BUILT | {"version": "0.18.0"}))
+    edit(served / "tensorrt_llm/config.pbtxt", "/model_repo/tensorrt_llm/1/engine", str(elsewhere))
+    assert lint(served, "1.2") == []
+
+
 def test_another_release_line_is_named(served):
     messages = "\n".join(map(str, lint(served, "0.18")))
     assert "the engine is of TensorRT-LLM 1.2.0, not 0.18" in messages
@@ -137,6 +171,17 @@ def test_another_release_line_is_named(served):
         ("ensemble", "max_batch_size: 8", "max_batch_size: 9", "the ensemble 9"),
         ("tensorrt_llm_bls", 'string_value: "tensorrt_llm"', 'string_value: "llm"', "no model 'llm'"),
         ("tensorrt_llm", "count: 1", "count: 2", "share the same GPUs"),
+        ("tensorrt_llm", *limit("1_0"), "cancellation_check_period_ms is '1_0'"),
+        ("tensorrt_llm", *limit("+1"), "cancellation_check_period_ms is '+1'"),
+        ("tensorrt_llm", *added("gpu_device_ids", "0,one"), "gpu_device_ids is '0,one'"),
+        ("tensorrt_llm", *added("max_attention_window_size", "4096;"), "max_attention_window_size is"),
+        ("tensorrt_llm", *added("eagle_choices", "{0},{0"), "eagle_choices is"),
+        (
+            "tensorrt_llm",
+            *added("kv_cache_free_gpu_mem_fraction", "9e-1_0"),
+            "kv_cache_free_gpu_mem_fraction",
+        ),
+        ("tensorrt_llm", *added("max_beam_width", "1"), "max_beam_width is written 2 times"),
     ],
 )
 def test_each_mistake_of_a_served_repository_is_named(served, tokenizer_dir, file, old, new, message):
@@ -175,3 +220,11 @@ def test_parse_errors_carry_the_line(repo):
 
 def test_an_empty_folder_is_no_repository(tmp_path):
     assert [problem.severity for problem in lint(tmp_path)] == [Severity.ERROR]
+
+
+@pytest.mark.parametrize("share", ["0", "1.5", "true", "'0.9'"])
+def test_no_share_of_a_gpu_s_memory_in_model_yaml_is_named(served, share):
+    (served / "tensorrt_llm/1/model.yaml").write_text(
+        f"model: /m\ntriton_config: {{decoupled: true}}\nkv_cache_config: {{free_gpu_memory_fraction: {share}}}\n"
+    )
+    assert any("no share of a GPU's memory" in problem.message for problem in lint(served)), lint(served)

@@ -49,13 +49,18 @@ def compose_files(file: ContractFile, out: Path) -> dict[str, bytes]:
         message = f"back end {backend.value} is not served in NVIDIA's image of TensorRT-LLM"
         raise InputError(message, path=file.path, hint=_ELSEWHERE.get(backend, _HERE))
     world = _world(file)
-    if world > (contract.engine.machine_gpus or GPUS_PER_NODE):
+    clone = ".." if (out.absolute().parent / _DOCKERFILES / "proxy.Dockerfile").is_file() else _CLONE
+    names, gpus = _names(contract), contract.engine.machine_gpus or GPUS_PER_NODE
+    if world > gpus:
         message = f"a compose file is for one machine, {world} ranks are on several"
         raise InputError(message, path=file.path, hint="run each launch.sh with TRTKIT_HOSTFILE, or by srun")
-    clone = ".." if (out.absolute().parent / _DOCKERFILES / "proxy.Dockerfile").is_file() else _CLONE
+    if len(names) * world > gpus:
+        message = f"{len(names)} pools of {world} GPUs are {len(names) * world}, and a machine has {gpus}"
+        hint = "set engine.gpus_per_node if it has more, take pools out, or run each pool's launch.sh on its machine"
+        raise InputError(message, path=file.path, hint=hint)
     services = {
         name: _triton(contract, pool, gpus=range(place * world, (place + 1) * world), clone=clone)
-        for place, (name, pool) in enumerate(_names(contract).items())
+        for place, (name, pool) in enumerate(names.items())
     }
     compose = {
         "name": contract.name.replace(".", "-"),
@@ -75,7 +80,7 @@ def _names(contract: Contract) -> dict[str, str]:
     """Return the servers, each with its pool; empty for a contract without pools."""
     if not contract.pools:
         return {"triton": ""}
-    return {f"triton-{pool.replace('.', '-')}": pool for pool in contract.pools_by_length}
+    return {f"triton-{pool}": pool for pool in contract.pools_by_length}
 
 
 def _triton(contract: Contract, pool: str, *, gpus: range, clone: str) -> dict[str, Any]:

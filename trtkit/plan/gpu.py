@@ -159,7 +159,9 @@ def _target(
         lookahead=_lookahead(contract),
         choices=engine.speculation.choices if engine.speculation else None,
         gpu_weights_fraction=engine.gpu_weights_fraction,
-        memory_fraction=engine.kv_cache.memory_fraction if engine.backend.value == "vllm" else None,
+        memory_fraction=engine.kv_cache.memory_fraction
+        if engine.backend.value in ("llmapi", "vllm")
+        else None,
         sms=sms_of(contract),
     )
 

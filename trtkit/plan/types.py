@@ -139,7 +139,8 @@ class Target:
     gpu_weights_fraction: float | None = None
     """Share of the weights that stays on the GPU; None for all of them."""
     memory_fraction: float | None = None
-    """vllm: share of all memory that the engine may take; None for back ends that are told the pool's size."""
+    """vllm: share of all memory that the engine may take; llmapi: of what weights leave, that the pool may take; None
+    for back ends that are told the pool's size alone."""
 
     def setting(self, name: str) -> Setting:
         """Return one of the settings."""

@@ -16,6 +16,9 @@ from trtkit.triton.tensors import Tensor
 
 _FIRST, _GUIDED_SINCE, _MAIN = LINES[0], "0.19", "1.0"
 TEXT, FLAG, INTEGER, FRACTION = "text", "true or false", "a whole number", "a number from 0 to 1"
+INTEGERS = "whole numbers, such as 512 or 512,4096"
+GROUPS = "whole numbers, with ; between the instances, such as 0,1;2,3"
+TREE = "paths of a tree, such as {0},{0,1}"
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ ENGINE_PARAMETERS: dict[str, Parameter] = {
         Parameter("encoder_model_path"),
         Parameter("max_beam_width", INTEGER, "1"),
         Parameter("max_tokens_in_paged_kv_cache", INTEGER),
-        Parameter("max_attention_window_size"),
+        Parameter("max_attention_window_size", INTEGERS),
         Parameter("sink_token_length", INTEGER),
         Parameter(
             "batch_scheduler_policy",
@@ -76,13 +79,13 @@ ENGINE_PARAMETERS: dict[str, Parameter] = {
         Parameter("request_stats_max_iterations", INTEGER, "0"),
         Parameter("normalize_log_probs", FLAG, "true"),
         Parameter("enable_chunked_context", FLAG, "false"),
-        Parameter("gpu_device_ids"),
-        Parameter("participant_ids"),
+        Parameter("gpu_device_ids", GROUPS),
+        Parameter("participant_ids", GROUPS),
         Parameter("num_nodes", INTEGER, "1", since=_GUIDED_SINCE),
         Parameter("executor_worker_path"),
         Parameter("decoding_mode", choices=_MODES),
-        Parameter("medusa_choices"),
-        Parameter("eagle_choices"),
+        Parameter("medusa_choices", TREE),
+        Parameter("eagle_choices", TREE),
         *(Parameter(name, INTEGER, since=_GUIDED_SINCE) for name in _LOOKAHEAD),
         Parameter("gpu_weights_percent", FRACTION, "1.0"),
         Parameter("multi_block_mode", FLAG, "true"),

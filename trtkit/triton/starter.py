@@ -95,9 +95,8 @@ def _of_engines(engines: list[Model], ports: Ports, hostfile: str, shm_prefix: s
 
 
 def _mount(model: Model, path: str) -> str:
-    """Return where the server sees the repository: what comes before the model in a path below it."""
-    before, found, _ = path.partition(f"/{model.name}/")
-    return before if found and before else str(model.folder.parent.absolute())
+    """Return where the server sees the repository, from a path below the model."""
+    return model.split(path)[0] or str(model.folder.parent.absolute())
 
 
 def _settings(model: Model) -> Mapping[str, Any]:

@@ -24,7 +24,13 @@ def test_each_line_has_every_argument(plan_of, line):
     settings = llm_settings(plan, model="/m", draft="/d")
     assert settings["tensor_parallel_size"] == 2
     assert settings["max_num_tokens"] == plan.limits.max_num_tokens
-    cache = {"max_tokens": plan.memory.kv_tokens, "enable_block_reuse": True, "dtype": "fp8"}
+    share, tokens = 0.9, plan.memory.kv_tokens
+    cache = {
+        "max_tokens": tokens,
+        "free_gpu_memory_fraction": share,
+        "enable_block_reuse": True,
+        "dtype": "fp8",
+    }
     assert settings["kv_cache_config"] == cache
     draft = {"decoding_type": "Draft_Target", "max_draft_len": 5, "speculative_model_dir": "/d"}
     assert settings["speculative_config"] == draft

@@ -63,8 +63,9 @@ def _unknown(settings: Mapping[str, Any], line: str) -> Iterator[str]:
 def _kv_cache(plan: Plan, target: Target) -> dict[str, Any]:
     block = plan.limits.tokens_per_block
     return {
-        # The smaller of this and a fraction of the free memory counts, and the plan stays below that.
+        # The smaller of the two counts, and LLM() has a fraction of its own where none is given.
         "max_tokens": plan.memory.kv_tokens,
+        "free_gpu_memory_fraction": target.memory_fraction,
         "enable_block_reuse": plan.enable_block_reuse,
         # auto takes what the checkpoint says.
         "dtype": plan.quantization.kv_cache,

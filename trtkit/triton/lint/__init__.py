@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from trtkit.triton.lint.parameters import parameter_problems
 from trtkit.triton.lint.settings import settings_problems
 from trtkit.triton.lint.wiring import wiring_problems
 
+_PARAMETER = re.compile(r"^[^#\n]*\bparameters\s*:?\s*\[?\s*\{\s*key\s*:\s*[\"']([^\"'\n]+)", re.MULTILINE)
+
 
 def lint(repo: Path, line: str | None = None, *, linked: bool = True) -> list[Problem]:
     """Return every problem of the repository, whoever wrote it; none means that Triton has no reason to refuse it.
@@ -24,7 +28,7 @@ def lint(repo: Path, line: str | None = None, *, linked: bool = True) -> list[Pr
     models: dict[str, Model] = {}
     problems: list[Problem] = []
     for path in sorted(repo.glob("*/config.pbtxt")):
-        problems += _placeholders(path)
+        problems += [*_placeholders(path), *_doubled(path)]
         parsed = _parse(path)
         if isinstance(parsed, Problem):
             problems.append(parsed)
@@ -76,3 +80,12 @@ def _placeholders(path: Path) -> Iterator[Problem]:
         if "${" in line and not line.lstrip().startswith("#"):
             message = f"unfilled placeholder: {line.strip()}"
             yield Problem(message, file=str(path), line=number, hint="fill it")
+
+
+def _doubled(path: Path) -> Iterator[Problem]:
+    """Find parameters that are there twice: protobuf keeps the last one and says nothing."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    for name, times in Counter(_PARAMETER.findall(text)).items():
+        if times > 1:
+            message = f"{name} is written {times} times, and only the last one counts"
+            yield Problem(message, key=f"parameters.{name}", file=str(path), hint="keep one")

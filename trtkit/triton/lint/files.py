@@ -84,8 +84,14 @@ def _engine(model: Model) -> Iterator[Problem]:
     elif model.config.backend == TENSORRT and model.built is not None:
         ranks = [f"rank{rank}.engine" for rank in range(model.built.world)]
         lost = [name for name in ranks if not (place / name).is_file()]
+        more = sorted(path.name for path in place.glob("rank*.engine") if path.name not in ranks)
         if lost:
             yield model.problem(f"{', '.join(lost)} missing in {place}", key, "build the engine again")
+        if more:
+            message = f"{', '.join(more)} in {place}, whose config.json says {model.built.world} ranks"
+            yield model.problem(
+                message, key, "remove what another build left there, or build the engine again"
+            )
     info = model.place("xgrammar_tokenizer_info_path")
     if info is not None and not info.is_file():
         yield model.problem(f"{info} does not exist", "parameters.xgrammar_tokenizer_info_path", "make it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -45,8 +46,9 @@ class Model:
 
     @cached_property
     def versions(self) -> tuple[Path, ...]:
-        """Version directories."""
-        return tuple(path for path in sorted(self.folder.iterdir()) if path.is_dir() and path.name.isdigit())
+        """Version directories, the newest first, which is the one that Triton serves where nothing else is said."""
+        found = (path for path in self.folder.iterdir() if path.is_dir() and path.name.isdecimal())
+        return tuple(sorted(found, key=lambda path: int(path.name), reverse=True))
 
     def text(self, key: str) -> str:
         """Return a parameter, empty when there is none."""
@@ -67,10 +69,20 @@ class Model:
 
     def seen(self, value: str) -> Path | None:
         """Return where a path from the root leads on this machine; None for one that only the server has."""
-        if Path(value).exists():
+        _, below = self.split(value)
+        inside = self.folder / below if below else None
+        # Another repository may lie here where the server's container has this one.
+        if (inside is None or not inside.exists()) and Path(value).exists():
             return Path(value)
-        _, found, below = value.partition(f"/{self.name}/")
-        return self.folder / below if found else None
+        return inside
+
+    def split(self, value: str) -> tuple[str, str]:
+        """Return where the server sees the repository, and what is below this model; twice nothing for another path."""
+        name = re.escape(self.name)
+        found = re.fullmatch(rf"(.*)/{name}/(\d+(?:/.*)?)", value) or re.fullmatch(
+            rf"(.*)/{name}/(.+)", value
+        )
+        return (found[1], found[2]) if found else ("", "")
 
     @cached_property
     def built(self) -> Built | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 
 from trtkit.catalog.trtllm import LINES
@@ -12,8 +13,11 @@ from trtkit.triton.generation import (
     ENGINE_PARAMETERS,
     FLAG,
     FRACTION,
+    GROUPS,
     INTEGER,
+    INTEGERS,
     REMOVED,
+    TREE,
     Parameter,
     generation_of,
 )
@@ -32,6 +36,15 @@ _KNOWN = {
 }
 """Parameters of the models around the engine: stock ones and trtkit's."""
 _FLAGS = ("True", "true", "TRUE", "1", "False", "false", "FALSE", "0")
+_LIST = r"\d+(, *\d+)*"
+_FORMS = {
+    INTEGER: r"\d+",
+    FRACTION: r"0*1(\.0*)?|0*(\.\d+|0\.?\d*)|\d(\.\d+)?e-\d+",
+    INTEGERS: _LIST,
+    GROUPS: rf"{_LIST}(; *{_LIST})*",
+    TREE: rf"\{{{_LIST}\}}(, *\{{{_LIST}\}})*",
+}
+"""What the back end's reading of numbers takes whole; of anything else it takes the beginning, or nothing."""
 _LOOKAHEAD = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")
 
 
@@ -94,8 +107,4 @@ def _is_valid(row: Parameter, value: str) -> bool:
         return value in row.choices
     if row.kind == FLAG:
         return value in _FLAGS
-    try:
-        number = float(value) if row.kind in {INTEGER, FRACTION} else 0.0
-        return float(int(value)) == number >= 0 if row.kind == INTEGER else 0 <= number <= 1
-    except ValueError:
-        return False
+    return row.kind not in _FORMS or re.fullmatch(_FORMS[row.kind], value, re.ASCII) is not None

@@ -11,6 +11,7 @@ from trtkit.errors import Problem, Severity
 from trtkit.triton.lint.model import Model
 
 _DECOUPLED = "model_transaction_policy.decoupled"
+_KV_FRACTION, _FRACTION = "free_gpu_memory_fraction", "gpu_memory_utilization"
 
 
 def settings_problems(model: Model) -> Iterator[Problem]:
@@ -26,6 +27,7 @@ def settings_problems(model: Model) -> Iterator[Problem]:
                 continue
             yield from _policy(model, settings.get(section), path) if section else ()
             yield from _weights(model, settings.get("model"), path)
+            yield from _fractions(settings, path)
 
 
 def read_settings(path: Path) -> Mapping[str, Any] | None:
@@ -46,6 +48,20 @@ def _policy(model: Model, section: Any, path: Path) -> Iterator[Problem]:
     if believed != model.config.model_transaction_policy.decoupled:
         message = f"is {str(not believed).lower()}, and triton_config.decoupled in {path.name} {str(believed).lower()}"
         yield model.problem(message, _DECOUPLED, "write true in both: then it streams")
+
+
+def _fractions(settings: Mapping[str, Any], path: Path) -> Iterator[Problem]:
+    """Check the shares of a GPU's memory, by the names of the Python API and of vLLM."""
+    cache = settings.get("kv_cache_config")
+    fraction = cache.get(_KV_FRACTION) if isinstance(cache, Mapping) else None
+    for key, value in ((f"kv_cache_config.{_KV_FRACTION}", fraction), (_FRACTION, settings.get(_FRACTION))):
+        if value is not None and (isinstance(value, bool) or not _is_share(value)):
+            hint = "write a number above 0, at most 1"
+            yield Problem(f"is {value!r}, no share of a GPU's memory", key=key, file=str(path), hint=hint)
+
+
+def _is_share(value: object) -> bool:
+    return isinstance(value, int | float) and 0 < value <= 1
 
 
 def _weights(model: Model, name: Any, path: Path) -> Iterator[Problem]:
