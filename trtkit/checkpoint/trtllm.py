@@ -145,6 +145,23 @@ def _verify(folder: Path, config_json: Mapping[str, Any] | None, *, linear: bool
     return [*problems, *misplaced, *_extra_ranks(checkpoint)]
 
 
+def model_problems(checkpoint: TrtllmCheckpoint, model: ModelConfig) -> list[Problem]:
+    """Return what the model lacks in a checkpoint that holds other tensors beside it, or holds in another shape.
+
+    Integer weights may be in the layout of one GPU family, which has shapes of its own.
+    """
+    expected, problems = _expected(checkpoint, model), []
+    for rank, tensors in enumerate(checkpoint.ranks):
+        wanted = {
+            name: each
+            for name, each in expected.get(rank, {}).items()
+            if name not in tensors or not tensors[name].dtype.startswith("int")
+        }
+        found = _tensor_problems(wanted, {name: each for name, each in tensors.items() if name in wanted})
+        problems += condense(found, file=str(checkpoint.folder / rank_file(rank)))
+    return problems
+
+
 def loader_warnings(folder: Path) -> list[Problem]:
     """Return what only some versions of TensorRT-LLM load.
 

@@ -18,11 +18,18 @@ from trtkit.engine.manifest import read_manifest
 SPECULATION = {"mode": "medusa", "checkpoint": "heads", "max_draft_tokens": 63}
 
 
+BIAS = "medusa_heads.1.medusa_layers.0.linear.bias"
+
+
+def ones(*shape):
+    return np.ones(shape, ml_dtypes.bfloat16)
+
+
 @pytest.fixture
 def heads(planned, checkpoint, tmp_path):
     """Write the tiny model's checkpoint with Medusa heads."""
 
-    def write(leave_out="", **changes) -> Path:
+    def write(leave_out="", instead=None, **changes) -> Path:
         plan = planned()
         folder = checkpoint(plan).rename(tmp_path / "heads")
         config = json.loads((folder / "config.json").read_text())
@@ -44,6 +51,7 @@ def heads(planned, checkpoint, tmp_path):
                 f"medusa_heads.{head}.lm_head.weight": (260, 64),
             }
             tensors |= {name: np.ones(shape, ml_dtypes.bfloat16) for name, shape in shapes.items()}
+        tensors |= instead or {}
         tensors.pop(leave_out, None)
         (folder / "rank0.safetensors").unlink()
         save(folder / "rank0.safetensors", tensors)
@@ -77,10 +85,17 @@ def test_a_checkpoint_with_heads_takes_the_place_of_the_source(tools, contract, 
         ({"dtype": "float16"}, "dtype is float16"),
         ({"quantization": {"quant_algo": "FP8"}}, "quantization.quant_algo is FP8"),
         ({"num_medusa_heads": 3}, "rank 0 has no medusa_heads.2.lm_head.weight"),
-        (
-            {"leave_out": "medusa_heads.1.medusa_layers.0.linear.bias"},
-            "has no medusa_heads.1.medusa_layers.0.linear.bias",
-        ),
+        ({"leave_out": BIAS}, f"has no {BIAS}"),
+        ({"leave_out": "lm_head.weight"}, "rank0.safetensors lm_head.weight: the tensor is missing"),
+        ({"leave_out": "transformer.layers.1.mlp.proj.weight"}, "transformer.layers.1.mlp.proj.weight"),
+        ({"instead": {"transformer.ln_f.weight": ones(32)}}, "shape is [32], config.json asks for [64]"),
+        ({"instead": {BIAS: ones(32)}}, f"{BIAS} of rank 0 has shape [32], not [64]"),
+        ({"instead": {BIAS: np.ones(64, np.float16)}}, f"{BIAS} of rank 0 is float16, dtype is bfloat16"),
+        ({"instead": {"medusa_heads.7.lm_head.weight": ones(260, 64)}}, "holds medusa_heads.7"),
+        ({"num_medusa_heads": None}, "num_medusa_heads is None, and has to be a positive"),
+        ({"num_medusa_heads": 0}, "num_medusa_heads is 0"),
+        ({"num_medusa_layers": True}, "num_medusa_layers is True"),
+        ({"max_draft_len": "63"}, "max_draft_len is '63'"),
         ({"mapping": {"world_size": 2, "tp_size": 2, "pp_size": 1}}, "is for tensor 2 x pipeline 1"),
     ],
 )
@@ -92,6 +107,15 @@ def test_a_checkpoint_with_other_heads_is_refused(tools, contract, build, heads,
     assert message in document["error"]["message"]
 
 
+def test_a_tree_that_is_deeper_than_the_heads_are_many_is_refused(tools, contract, build, heads):
+    tools()
+    heads(max_draft_len=3)
+    given = SPECULATION | {"max_draft_tokens": 3, "choices": [[0], [0, 0], [0, 0, 0]]}
+    code, document, _ = build(contract(speculation=given))
+    assert code == 2
+    assert "has 2 heads, and engine.speculation.choices has a path of 3" in document["error"]["message"]
+
+
 def test_eagle_counts_its_layers_and_wants_its_net(tools, contract, build, heads):
     tools()
     folder = heads(architecture="EagleForCausalLM", num_eagle_layers=4)
@@ -100,9 +124,19 @@ def test_eagle_counts_its_layers_and_wants_its_net(tools, contract, build, heads
     assert code == 2
     assert "eagle_net_config" in document["error"]["message"]
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"eagle_net_config": {"hidden_size": 64}}))
+    net = {"hidden_size": 64, "vocab_size": 260, "num_hidden_layers": 1, "num_attention_heads": 4}
+    net |= {"intermediate_size": 96}
+    for change, message in (
+        ({"hidden_size": 128}, "eagle_net_config.hidden_size is 128, the model has 64"),
+        ({"vocab_size": None}, "eagle_net_config.vocab_size is None, the model has 260"),
+        ({"num_hidden_layers": 0}, "eagle_net_config.num_hidden_layers is 0"),
+        ({"dtype": "float16"}, "eagle_net_config.dtype is 'float16'"),
+    ):
+        (folder / "config.json").write_text(json.dumps(config | {"eagle_net_config": net | change}))
+        assert message in build(path)[1]["error"]["message"]
+    (folder / "config.json").write_text(json.dumps(config | {"eagle_net_config": net}))
     assert "there is no tensor of eagle_nets.3" in build(path)[1]["error"]["message"]
-    (folder / "config.json").write_text(json.dumps(config | {"eagle_net_config": {}, "num_eagle_layers": 1}))
+    (folder / "config.json").write_text(json.dumps(config | {"eagle_net_config": net, "num_eagle_layers": 1}))
     tensors = {
         name: np.array(info.read()) for name, info in read_header(folder / "rank0.safetensors").items()
     }
