@@ -22,10 +22,13 @@ def adapter(tmp_path):
     ``shapes`` are of tensors that are otherwise, or more; none for one that is left out.
     """
 
-    def write(name="adapter", rank=8, modules=TARGETS, layer=0, shapes=None, **config) -> Path:
+    def write(
+        name="adapter", rank=8, modules=TARGETS, layer=0, shapes=None, dtype=np.float32, **config
+    ) -> Path:
         folder = tmp_path / name
         folder.mkdir()
         given = {"peft_type": "LORA", "r": rank, "lora_alpha": 16, "bias": "none", "target_modules": modules}
+        given |= {"layers_to_transform": [layer]}
         (folder / "adapter_config.json").write_text(json.dumps(given | config))
         sizes = {}
         for each in modules:
@@ -33,7 +36,7 @@ def adapter(tmp_path):
             sizes[f"self_attn.{each}.lora_B.weight"] = (32 if each in {"k_proj", "v_proj"} else 64, rank)
         sizes |= shapes or {}
         prefix = f"base_model.model.model.layers.{layer}."
-        tensors = {prefix + each: np.ones(shape, np.float32) for each, shape in sizes.items() if shape}
+        tensors = {prefix + each: np.ones(shape, dtype) for each, shape in sizes.items() if shape}
         save(folder / "adapter_model.safetensors", tensors)
         return folder
 
@@ -76,7 +79,14 @@ def test_another_adapter_is_another_engine(tools, contract, build, adapter):
     ("changes", "message"),
     [
         ({"rank": 32}, "has rank 32, engine.lora.max_rank is 16"),
-        ({"r": 8, "rank_pattern": {"q_proj": 64}}, "has rank 64"),
+        ({"r": 8, "rank_pattern": {"q_proj": 64}}, "has ranks of its own for some layers"),
+        ({"r": 4}, "has matrices of rank 8, and r is 4"),
+        ({"r": None}, "says no rank: r is None"),
+        ({"layers_to_transform": None}, "has no attn_q of layer 1, and of others it has"),
+        ({"layers_to_transform": "all"}, "layers_to_transform is 'all'"),
+        ({"dtype": np.int8}, "is int8, and engines take float16"),
+        ({"lora_alpha": float("nan")}, "lora_alpha is nan"),
+        ({"use_rslora": "yes"}, "use_rslora is 'yes'"),
         ({"peft_type": "LOHA"}, "is of kind LOHA"),
         ({"use_dora": True}, "is a DoRA adapter"),
         ({"shapes": {"self_attn.q_proj.lora_magnitude_vector.weight": (64,)}}, "is a DoRA adapter"),

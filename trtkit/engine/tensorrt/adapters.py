@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ _MODULES = {
 """Hugging Face's name of a layer to TensorRT-LLM's."""
 _PART = re.compile(r"(?:.*\blayers\.(\d+)\.)?((?:\w+\.)*)(\w+)\.lora_([AB])\.(?:\w+\.)?weight")
 """Layer's number, what the module is in, its name, and which of the two matrices."""
+_DTYPES = ("float16", "bfloat16", "float32")
 _MAGNITUDE = "lora_magnitude_vector"
 """Of DoRA, beside A and B."""
 
@@ -71,17 +73,21 @@ def _problems(
     yield from _kind_problems(config, tensors, plan)
     yield from _module_problems(_modules_of(tensors), plan, first)
     yield from _tensor_problems(tensors, model)
+    yield from _lost(config, tensors, model)
 
 
 def _rank_problems(
     config: Mapping[str, Any], tensors: Mapping[str, TensorInfo], most: int
 ) -> Iterator[tuple[str, str]]:
-    pattern = config.get("rank_pattern")
-    ranks = [config.get("r"), *(pattern.values() if isinstance(pattern, Mapping) else ())]
-    ranks += [info.shape[0] for name, info in tensors.items() if ".lora_A." in name and info.shape]
-    largest = max((rank for rank in ranks if type(rank) is int), default=0)
-    if type(config.get("r")) is not int or config["r"] < 1:
-        yield "says no rank", f"r is missing in {CONFIG}"
+    rank, own = config.get("r"), config.get("rank_pattern")
+    found = {info.shape[0] for name, info in tensors.items() if ".lora_A." in name and info.shape}
+    largest = max(found, default=0)
+    if type(rank) is not int or rank < 1:
+        yield f"says no rank: r is {rank!r}", f"write the rank of its matrices in {CONFIG}"
+    elif own:
+        yield "has ranks of its own for some layers (rank_pattern), which engines scale by r", _MERGE
+    elif other := sorted(found - {rank}):
+        yield f"has matrices of rank {other[0]}, and r is {rank}, by which engines scale", _PEFT
     if largest > most:
         yield f"has rank {largest}, engine.lora.max_rank is {most}", f"set engine.lora.max_rank to {largest}"
 
@@ -97,8 +103,11 @@ def _kind_problems(
     is_dora = config.get("use_dora") or any(_MAGNITUDE in name for name in tensors)
     if is_dora and flags_of(plan).get("dora_plugin") != "enable":
         yield "is a DoRA adapter", "set engine.build_flags.dora_plugin to enable"
-    if type(config.get("lora_alpha")) not in (int, float):
-        yield "says no scale", f"lora_alpha is missing in {CONFIG}"
+    alpha = config.get("lora_alpha")
+    if type(alpha) not in (int, float) or not math.isfinite(alpha):
+        yield f"says no scale: lora_alpha is {alpha!r}", f"write the number it was trained with in {CONFIG}"
+    if type(config.get("use_rslora", False)) is not bool:
+        yield f"use_rslora is {config['use_rslora']!r}", f"write true or false in {CONFIG}"
     if config.get("alpha_pattern"):
         yield "has scales of its own for some layers (alpha_pattern), which engines do not read", _MERGE
     if config.get("bias") not in (None, "none"):
@@ -133,6 +142,8 @@ def _tensor_problems(tensors: Mapping[str, TensorInfo], model: ModelConfig) -> I
             kind = "" if _MAGNITUDE in name else "is no matrix of an adapter, and nothing would read it"
         elif module not in sizes:
             kind = ""  # told by its module already
+        elif info.dtype not in _DTYPES:
+            kind = f"is {info.dtype}, and engines take {', '.join(_DTYPES)}"
         elif found[1] is None or int(found[1]) >= model.num_layers:
             kind = f"is of no layer that the model has: there are {model.num_layers}"
         else:
@@ -140,6 +151,24 @@ def _tensor_problems(tensors: Mapping[str, TensorInfo], model: ModelConfig) -> I
         if kind and (module, kind) not in told:
             told.add((module, kind))
             yield f"{name} {kind}", "give an adapter that was trained on this model"
+
+
+def _lost(
+    config: Mapping[str, Any], tensors: Mapping[str, TensorInfo], model: ModelConfig
+) -> Iterator[tuple[str, str]]:
+    """Yield matrices that others make miss: peft changes a module in every layer, or in those that it names."""
+    layers = config.get("layers_to_transform")
+    layers = [layers] if type(layers) is int else layers or range(model.num_layers)
+    if not isinstance(layers, list | range) or not all(type(each) is int for each in layers):
+        yield f"layers_to_transform is {layers!r}", f"write numbers of layers in {CONFIG}"
+        return
+    parts = [found for name in tensors if (found := _PART.fullmatch(name)) and found[1] is not None]
+    there = {(int(found[1]), _module(found)) for found in parts}
+    for module in sorted({module for _, module in there}):
+        gone = [str(layer) for layer in layers if (layer, module) not in there]
+        if gone:
+            message = f"has no {module} of layer {', '.join(gone[:4])}{' and more' if len(gone) > 4 else ''}"
+            yield f"{message}, and of others it has", _PEFT
 
 
 def _misfit(name: str, info: TensorInfo, tensors: Mapping[str, TensorInfo], sizes: tuple[int, int]) -> str:
