@@ -32,6 +32,14 @@ def ended(code, *tail, program="trtllm-build", oom_kills=0):
         (ended(1, "OSError: [Errno 122] Disk quota exceeded"), Ending.DISK_FULL),
         (ended(1, "safetensors_rust.SafetensorError: Error while deserializing header"), Ending.CHECKPOINT),
         (ended(-6), Ending.CRASHED),
+        (ended(139, program="docker"), Ending.CRASHED),
+        (ended(134, "terminate called", oom_kills=1), Ending.CRASHED),
+        (
+            ended(139, "mpirun noticed that process rank 1 exited on signal 11 (Segmentation fault)."),
+            Ending.CRASHED,
+        ),
+        (ended(1, "Fatal Python error: Segmentation fault", "BrokenProcessPool: A process"), Ending.CRASHED),
+        (ended(143), Ending.KILLED),
         (ended(1), Ending.FAILED),
     ],
 )

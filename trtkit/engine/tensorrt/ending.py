@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from trtkit.engine.tensorrt.child import Ended
 from trtkit.errors import EnvironmentLacks, StageError, TrtkitError
 
-_KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""As a child of ours, and as a container's or a shell's."""
+_SHELL = 128
+"""What containers and shells add to the number of the signal that ended their child."""
+_SENT = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGXCPU)
+"""Signals that somebody sends; the others are of faults in the program itself."""
 _DOCKER_FAILED = 125
 _SHOWN_CHARS = 300
 
@@ -39,7 +41,7 @@ _FIXES: dict[Ending, str] = {
     Ending.STOPPED: "set engine.trtllm to the line that is installed, or build with --in-container",
     Ending.BAD_ARGUMENT: "the installed release is not engine.trtllm: set that, or build with --in-container",
     Ending.HOST_MEMORY: "build on a machine with more memory",
-    Ending.KILLED: "see who sent SIGKILL (`dmesg`, the job's memory limit)",
+    Ending.KILLED: "see who ended it (`dmesg`, the job's limits of memory and time)",
     Ending.GPU_MEMORY: "stop what else runs on the GPU (`nvidia-smi`), or lower engine.limits.max_num_tokens and "
     "max_batch_size",
     Ending.WRONG_GPU: "build on the GPU that engine.gpu names, or choose a format that this one has: `trtkit plan`",
@@ -64,8 +66,10 @@ _SAID: tuple[tuple[Ending, str], ...] = (
     (Ending.CHECKPOINT, r"SafetensorError|HeaderTooLarge|InvalidHeader|incomplete metadata"),
     (Ending.HOST_MEMORY, r"MemoryError|Cannot allocate memory|std::bad_alloc"),
 )
-_WORKER_KILLED = re.compile(r"BrokenProcessPool|terminated abruptly|on signal 9")
-"""A worker's end, as the process pool and mpirun tell of it."""
+_WORKER_SIGNAL = re.compile(r"\bon signal (\d+)")
+_FAULT = re.compile(r"Segmentation fault|SIGSEGV|Bus error|SIGBUS|Aborted|SIGABRT|Illegal instruction|SIGILL")
+_WORKER_GONE = re.compile(r"BrokenProcessPool|terminated abruptly")
+"""A worker's end, as mpirun, a handler of faults and the process pool tell of it."""
 _REASON = re.compile(r"Error\b|error:|\[E\]|assert|failed", re.IGNORECASE)
 
 
@@ -87,17 +91,18 @@ def classify(ended: Ended) -> Verdict:
 
 
 def _reasons(ended: Ended) -> Iterator[Verdict]:
-    worker = next((line for line in reversed(ended.tail) if _WORKER_KILLED.search(line)), "")
-    if ended.code in _KILLED or worker:
-        yield _killed(ended, worker)
+    number, line = _signal(ended)
+    gone = _find(_WORKER_GONE, ended) if number is None else ""
+    if number in _SENT or gone:
+        yield _killed(ended, number, line or gone)
     if ended.code == _DOCKER_FAILED and ended.argv[0] == "docker":
         yield Verdict(Ending.NOT_STARTED, _last(ended))
     for ending, pattern in _SAID:
         found = [line for line in ended.tail if re.search(pattern, line)]
         if found:
             yield Verdict(ending, found[-1].strip())
-    if ended.code < 0:
-        yield Verdict(Ending.CRASHED, f"killed by {signal.Signals(-ended.code).name}")
+    if number is not None:
+        yield Verdict(Ending.CRASHED, line)
     yield Verdict(Ending.FAILED, _last(ended))
 
 
@@ -119,10 +124,31 @@ def error_of(ended: Ended) -> TrtkitError | None:
     return kind(message, path=ended.log_file, hint=hint)
 
 
-def _killed(ended: Ended, worker: str) -> Verdict:
-    if ended.oom_kills > 0:
+def _signal(ended: Ended) -> tuple[int | None, str]:
+    """Return the signal that ended the child or one of its workers, and what says so; None where nothing does."""
+    worker = _find(_WORKER_SIGNAL, ended)
+    if found := _WORKER_SIGNAL.search(worker):
+        return int(found[1]), worker
+    number = -ended.code if ended.code < 0 else ended.code - _SHELL
+    if number in set(signal.Signals):
+        return number, f"{signal.Signals(number).name}{_uncounted(ended, number)}"
+    fault = _find(_FAULT, ended)
+    return (signal.SIGSEGV, fault) if fault and _find(_WORKER_GONE, ended) else (None, "")
+
+
+def _uncounted(ended: Ended, number: int) -> str:
+    is_kill = number == signal.SIGKILL and not ended.oom_kills
+    return ", and the kernel has not counted it as out of memory" if is_kill else ""
+
+
+def _find(pattern: re.Pattern[str], ended: Ended) -> str:
+    return next((line.strip() for line in reversed(ended.tail) if pattern.search(line)), "")
+
+
+def _killed(ended: Ended, number: int | None, line: str) -> Verdict:
+    if ended.oom_kills > 0 and number in (signal.SIGKILL, None):
         return Verdict(Ending.HOST_MEMORY, "the kernel killed it: the machine's memory was full")
-    return Verdict(Ending.KILLED, worker or "SIGKILL, and the kernel has not counted it as out of memory")
+    return Verdict(Ending.KILLED, line)
 
 
 def _last(ended: Ended) -> str:
