@@ -77,7 +77,9 @@ def drafting(plan, tokenizer_dir, tmp_path_factory):
     """A Triton whose two engines are small rules."""
     root = tmp_path_factory.mktemp("drafting")
     # A line whose engines have other names for some inputs than clients have.
-    planned = replace(plan, backend="tensorrt", target=planned_for("0.18").target)
+    target = planned_for("0.18").target
+    target = replace(target, build_flags={**target.build_flags, "max_draft_len": 8})
+    planned = replace(plan, backend="tensorrt", target=target)
     files = render(planned, draft=planned, mount=str(root / "repo"))
     for model in ("tensorrt_llm", "tensorrt_llm_draft"):
         config = text_format.Parse(files[f"{model}/config.pbtxt"].decode(), TritonConfig())
@@ -119,6 +121,16 @@ def test_what_does_not_go_with_drafts_is_refused_by_name(drafting):
     stream = drafting(text_input="x", max_tokens=5, num_draft_tokens=3, return_log_probs=True)
     assert list(stream) == []
     assert "'return_log_probs' does not go with 'num_draft_tokens'" in str(stream.error)
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [(9, "'num_draft_tokens' must be at most 8 in this model"), (-1, "must be 0 or above, got -1")],
+)
+def test_more_drafts_than_the_engine_is_built_for_are_refused(drafting, count, message):
+    stream = drafting(text_input="x", max_tokens=5, num_draft_tokens=count)
+    assert list(stream) == []
+    assert message in str(stream.error)
 
 
 def test_without_a_draft_model_drafts_are_refused(ask):

@@ -110,6 +110,13 @@ def _draft_problems(contract: Contract, draft: Plan, plan: Plan) -> Iterator[tup
         if have < need:
             message = f"the draft takes {have}, the target {need}"
             yield message, f"engine.limits.{name}", f"at least {need}"
+    need = plan.limits.max_seq_len - 1
+    if not draft.target.chunked_context and draft.limits.max_num_tokens < need:
+        message = (
+            f"each round reads prompt and answer anew, up to {need} tokens, and a step of the draft takes"
+        )
+        message += f" {draft.limits.max_num_tokens} without chunked context"
+        yield message, "engine.limits.max_num_tokens", f"at least {need}, or engine.chunked_context: true"
     yield from _memory_problems(draft, plan)
 
 

@@ -105,7 +105,7 @@ def refuse_inputs(request: Any, names: Iterable[str]) -> None:
     for name in names:
         values = array(request, name)
         if values is not None and not (values.dtype == np.bool_ and not values.any()):
-            raise Refusal(f"input '{name}' is not supported by trtkit's CPU engine")
+            raise Refusal(f"input '{name}' is not supported by this model")
 
 
 def refuse_above(request: Any, maxima: Mapping[str, int]) -> None:
@@ -113,9 +113,7 @@ def refuse_above(request: Any, maxima: Mapping[str, int]) -> None:
     for name, maximum in maxima.items():
         values = array(request, name)
         if values is not None and values.max() > maximum:
-            raise Refusal(
-                f"input '{name}' must be at most {maximum} with trtkit's CPU engine, got {values.max()}"
-            )
+            raise Refusal(f"input '{name}' must be at most {maximum} in this model, got {values.max()}")
 
 
 def tensor(name: str, values: Any, dtype: Any) -> Any:

@@ -47,6 +47,7 @@ class TritonPythonModel:
         settings = Settings(args)
         self._engine = settings.text("tensorrt_llm_model_name", "tensorrt_llm")
         self._draft = settings.text("tensorrt_llm_draft_model_name")
+        self._max_draft = int(settings.text("max_draft_tokens", "0"))
         self._names = dict(
             pair.split("=") for pair in settings.text("engine_tensor_names").split(",") if pair
         )
@@ -87,7 +88,7 @@ class TritonPythonModel:
 
     def _check(self, request):
         refuse_inputs(request, UNSUPPORTED)
-        drafts = {} if self._draft else {"num_draft_tokens": 0}
+        drafts = {"num_draft_tokens": self._max_draft} if self._draft else {"num_draft_tokens": 0}
         refuse_above(request, {**drafts, "beam_width": 1, "num_return_sequences": 1})
         required(request, "text_input")
         max_tokens = int(required(request, "max_tokens").min())

@@ -89,4 +89,6 @@ class Drafting:
 def guesses_of(request):
     """Return how many tokens a request wants to be guessed in each round; 0 for none."""
     values = array(request, "num_draft_tokens")
+    if values is not None and values.min() < 0:
+        raise Refusal(f"input 'num_draft_tokens' must be 0 or above, got {values.min()}")
     return 0 if values is None else int(values.max())

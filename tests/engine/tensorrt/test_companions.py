@@ -217,6 +217,13 @@ def test_a_draft_model_is_built_beside_and_wired(tools, contract, build, small, 
             {"limits": {"max_batch_size": 2, "max_seq_len": 64, "max_num_tokens": 64}},
             "the draft takes 2, the target 4",
         ),
+        (
+            {
+                "chunked_context": False,
+                "limits": {"max_batch_size": 4, "max_input_len": 32, "max_seq_len": 64, "max_num_tokens": 40},
+            },
+            "up to 63 tokens, and a step of the draft takes 40 without chunked context",
+        ),
         ({"model": {"vocab_size": 300}}, "different vocabularies"),
         (
             {"speculation": {"mode": "lookahead", "lookahead": {"window": 2, "ngram": 2, "verification": 2}}},

@@ -91,6 +91,13 @@ def speculation_fits_engine(contract: Contract, _: ModelConfig, plan: Plan) -> I
         yield Problem(
             message.removesuffix(": "), _KEY, "leave its flags alone, and use a KV cache that has it"
         )
+    need = plan.limits.max_seq_len - 1
+    whole = not plan.target.chunked_context and plan.limits.max_num_tokens < need
+    if asked.mode is SpeculationMode.DRAFT_TARGET and whole:
+        message = f"each round reads prompt and answer anew, up to {need} tokens, and a step takes"
+        message += f" {plan.limits.max_num_tokens} without chunked context"
+        hint = f"at least {need}, or engine.chunked_context: true"
+        yield Problem(message, "engine.limits.max_num_tokens", hint)
 
 
 @warns

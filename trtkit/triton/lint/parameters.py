@@ -31,7 +31,8 @@ _KNOWN = {
     POSTPROCESSING_MODEL: "tokenizer_dir skip_special_tokens tokenizer_type",
     BLS_MODEL: (
         "accumulate_tokens tensorrt_llm_model_name tensorrt_llm_draft_model_name multimodal_encoders_name "
-        "tokenizer_dir skip_special_tokens cancellation_check_period_ms max_threads engine_tensor_names"
+        "tokenizer_dir skip_special_tokens cancellation_check_period_ms max_threads engine_tensor_names "
+        "max_draft_tokens"
     ),
 }
 """Parameters of the models around the engine: stock ones and trtkit's."""
