@@ -104,7 +104,7 @@ def _kind_problems(
     if is_dora and flags_of(plan).get("dora_plugin") != "enable":
         yield "is a DoRA adapter", "set engine.build_flags.dora_plugin to enable"
     alpha = config.get("lora_alpha")
-    if type(alpha) not in (int, float) or not math.isfinite(alpha):
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not math.isfinite(alpha):
         yield f"says no scale: lora_alpha is {alpha!r}", f"write the number it was trained with in {CONFIG}"
     if type(config.get("use_rslora", False)) is not bool:
         yield f"use_rslora is {config['use_rslora']!r}", f"write true or false in {CONFIG}"
