@@ -183,7 +183,7 @@ def test_rules_that_contradict_themselves_are_refused(write, override, said):
         load_contract(write(CONTRACT), [override])
 
 
-@pytest.mark.parametrize("override", ["novalue", "name.part=1", "=3"])
+@pytest.mark.parametrize("override", ["novalue", "name.part=1", "=3", "name=", "name= "])
 def test_a_malformed_override_is_refused(write, override):
     with pytest.raises(InputError, match="--set"):
         load_contract(write(CONTRACT), [override])
@@ -192,7 +192,6 @@ def test_a_malformed_override_is_refused(write, override):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ("2020-13-45", "'2020-13-45' is no timestamp"),
         ("!!int abc", "'abc' is no int"),
         ("!!bool abc", "'abc' is no bool"),
         ("!!timestamp abc", "'abc' is no timestamp"),
@@ -208,8 +207,40 @@ def test_a_value_that_yaml_cannot_make_is_named_with_its_line(write, value, said
         load_contract(write(CONTRACT), [f"name={value}"])
 
 
-def test_a_number_may_have_an_exponent_without_a_dot(write):
-    assert load_contract(write(CONTRACT.replace("300", "3e2"))).contract.classes["interactive"].ttft_ms == 300
+@pytest.mark.parametrize(("value", "number"), [("3e2", 300), ("0300", 300), ("0x12c", 300), ("+300", 300)])
+def test_numbers_are_read_as_yaml_1_2_has_them(write, value, number):
+    contract = load_contract(write(CONTRACT.replace("300", value))).contract
+    assert contract.classes["interactive"].ttft_ms == number
+
+
+@pytest.mark.parametrize("value", ["1_000", "5:00", "2020-01-01", "0b11", "on"])
+def test_what_only_yaml_1_1_takes_for_a_number_is_refused(write, value):
+    assert value in problems_of(write(CONTRACT.replace("300", value)))["classes.interactive.ttft_ms"].message
+
+
+def test_what_an_alias_shares_is_changed_in_one_place(write):
+    text = (
+        CONTRACT.replace("interactive:", "interactive: &same") + "  batch:\n    <<: *same\n    priority: 2\n"
+    )
+    text += "  other: *same\n"
+    contract = load_contract(write(text), ["classes.other.priority=3", "classes.other.ttft_ms=7"]).contract
+    assert {name: each.ttft_ms for name, each in contract.classes.items()} == {
+        "interactive": 300,
+        "batch": 300,
+        "other": 7,
+    }
+
+
+def test_aliases_of_aliases_without_end_are_refused(write):
+    rows = [f"  - &a{row} [{', '.join([f'*a{row - 1}'] * 10)}]" for row in range(1, 10)]
+    text = "name: &a0 x\nmodel:\n" + "\n".join(rows)
+    (problem,) = problems_of(write(text)).values()
+    assert "more than 100,000 keys" in problem.message
+
+
+def test_one_key_is_set_once(write):
+    with pytest.raises(InputError, match="--set name is given 2 times"):
+        load_contract(write(CONTRACT), ["name=a", "name=b"])
 
 
 @pytest.mark.parametrize("name", ["größe", '"x y\\n"', "Gold", '""', "a" * 64, "-a"])

@@ -128,3 +128,23 @@ def test_relative_paths_are_not_carried_elsewhere(trtkit, tmp_path, old):
     assert json.loads(out)["text"] == new.read_text()
     code, _, err = trtkit("migrate", old, "--to", "llmapi", "-o", new)
     assert (code, "is there already" in err) == (2, True)
+
+
+def test_what_an_alias_shares_is_written_out(tmp_path):
+    path = tmp_path / "old.yaml"
+    classes = "classes: {first: &same {priority: 2, ttft_ms: 90}, second: *same, only:"
+    path.write_text(OLD.replace("classes: {only:", classes))
+    migration = migrate(load_contract(path, ["classes.second.priority=3"]), BackendName.LLMAPI)
+    moved = parse_contract(migration.text, path).contract
+    assert "*" not in migration.text
+    assert {name: each.priority for name, each in moved.classes.items()} == {
+        "first": 2,
+        "second": 3,
+        "only": 1,
+    }
+
+
+def test_overrides_are_read_as_everywhere(old):
+    migration = migrate(load_contract(old, ["engine.trtllm=1.1", "name=0x10"]), BackendName.LLMAPI)
+    moved = parse_contract(migration.text, old).contract
+    assert (moved.engine.trtllm, moved.name) == ("1.1", "0x10")

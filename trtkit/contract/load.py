@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import re
 import types
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -19,10 +21,16 @@ from trtkit.contract.scalars import NAME_HINT
 from trtkit.errors import ContractError, InputError, Problem, Severity
 
 Key = tuple[str | int, ...]
+_MOST_KEYS = 100_000
 
 
 class _Loader(yaml.SafeLoader):
-    """Names the place of a value that cannot be made, and reads ``1e9`` as the number that YAML 1.2 has there."""
+    """Reads values by the core schema of YAML 1.2, and names the place of one that cannot be made.
+
+    PyYAML's own is 1.1, where ``010`` is eight, ``1:30`` ninety, ``1_000`` a thousand, ``on`` true and ``1e9`` a text.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Make the value of one node."""
@@ -34,9 +42,21 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, message, node.start_mark) from error
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)[eE][-+]?\d+$"), list("-+.0123456789")
-)
+def _integer(_: _Loader, node: yaml.Node) -> int:
+    return int(node.value, 0 if node.value.startswith(("0x", "0o")) else 10)
+
+
+_CORE = {
+    "null": r"~|null|Null|NULL|",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+    "merge": "<<",
+}
+"""https://yaml.org/spec/1.2.2/#103-core-schema, and the merge keys of 1.1, which every reader knows."""
+for _kind, _pattern in _CORE.items():
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_pattern})$"), None)
+_Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 @dataclass(frozen=True)
@@ -116,6 +136,9 @@ def parse_contract(text: str, path: Path, overrides: Sequence[str] = ()) -> Cont
         raise ContractError(problems)
     if not isinstance(raw, dict):
         raise ContractError([Problem("a contract is a mapping of keys to values", file=str(path), line=1)])
+    for key, times in Counter(override.partition("=")[0] for override in overrides).items():
+        if times > 1:
+            raise InputError(f"--set {key} is given {times} times", hint="keep one of them")
     for override in overrides:
         _apply(raw, lines, override)
     warnings = []
@@ -134,7 +157,10 @@ def parse_contract(text: str, path: Path, overrides: Sequence[str] = ()) -> Cont
 def _parse(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Problem]]:
     """Return plain data, the line of every key, and what is wrong with the YAML itself."""
     try:
-        keys = list(_walk(yaml.compose(text, Loader=_Loader), ()))
+        keys = list(islice(_walk(yaml.compose(text, Loader=_Loader), ()), _MOST_KEYS + 1))
+        if len(keys) > _MOST_KEYS:
+            hint = "aliases of aliases grow without end: write out what is meant"
+            return None, {}, [Problem(f"more than {_MOST_KEYS:,} keys", file=str(path), hint=hint)]
         data = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
     except RecursionError:
         problem = Problem("nested too deeply", file=str(path), hint="no value may contain itself by an alias")
@@ -150,7 +176,19 @@ def _parse(text: str, path: Path) -> tuple[Any, dict[Key, int], list[Problem]]:
             hint = f"keep one of them; the first is on line {lines[key]}"
             problems.append(Problem("the key is given twice", _dotted(key), hint, str(path), line))
         lines[key] = line
-    return data, lines, problems
+    return _own(data), lines, problems
+
+
+def plain_values(text: str) -> Any:
+    """Return what is in a YAML text that could be read, each alias with values of its own."""
+    return _own(yaml.load(text, _Loader))  # noqa: S506 - a SafeLoader
+
+
+def _own(data: Any) -> Any:
+    """Copy what several aliases share, so that changing one place leaves the others."""
+    if isinstance(data, dict):
+        return {key: _own(value) for key, value in data.items()}
+    return [_own(each) for each in data] if isinstance(data, list) else data
 
 
 def _walk(node: yaml.Node | None, prefix: Key) -> Iterator[tuple[Key, int]]:
@@ -172,21 +210,33 @@ def _apply(raw: dict[str, Any], lines: dict[Key, int], override: str) -> None:
         raise InputError(
             f"--set {override}: expected KEY=VALUE", hint="for instance --set engine.limits.max_batch_size=8"
         )
+    if not value.strip():
+        raise InputError(f"--set {override}: there is no value", hint=f"write {name}=null for none at all")
     *parents, leaf = name.split(".")
     section: Any = raw
     for parent in parents:
         section = section.setdefault(parent, {}) if isinstance(section, dict) else None
     if not isinstance(section, dict):
         raise InputError(f"--set {override}: {'.'.join(parents)} is not a section")
+    section[leaf] = override_value(override)
+    lines.pop((*parents, leaf), None)
+
+
+def override_value(override: str) -> Any:
+    """Return the value of ``a.b.c=value``.
+
+    Raises:
+        InputError: It is not valid YAML.
+    """
+    name, _, value = override.partition("=")
     try:
         given = yaml.load(value, _Loader)  # noqa: S506 - a SafeLoader
-        if _is_text((*parents, leaf)) and not isinstance(given, str | list | dict | None):
+        if _is_text(tuple(name.split("."))) and not isinstance(given, str | list | dict | None):
             given = yaml.load(value, yaml.BaseLoader)  # noqa: S506 - which makes nothing but text
-        section[leaf] = given
     except (yaml.YAMLError, RecursionError) as error:
         reason = getattr(error, "problem", None) or error
         raise InputError(f"--set {override}: the value is not valid YAML: {reason}") from error
-    lines.pop((*parents, leaf), None)
+    return given
 
 
 def _explain(item: Any, path: Path, lines: Mapping[Key, int]) -> Problem:

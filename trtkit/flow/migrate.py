@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,12 +13,13 @@ from trtkit.catalog.gpus import GPUS
 from trtkit.catalog.trtllm import LINES
 from trtkit.contract import Contract, ContractFile
 from trtkit.contract.formats import BackendName
-from trtkit.contract.load import parse_contract
+from trtkit.contract.load import override_value, parse_contract, plain_values
 from trtkit.engine.exported import EXPORTED
 from trtkit.errors import InputError
 from trtkit.flow.changes import Change, Mover
 from trtkit.plan.support import gpus_of
 
+_ALIAS = re.compile(r"^[^#]*[:\[{,-]\s*\*\w", re.MULTILINE)
 TARGETS = ("tensorrt", *EXPORTED)
 """Back ends that contracts are moved to."""
 
@@ -123,19 +125,19 @@ def _rewritten(file: ContractFile, changes: Sequence[Change]) -> tuple[Any, list
 
 
 def _loaded(file: ContractFile) -> Any:
-    import yaml
     from ruamel.yaml import YAML
 
-    yaml_ = YAML()
-    yaml_.preserve_quotes = True
-    document = yaml_.load(file.path.read_text(encoding="utf-8"))
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    text = file.path.read_text(encoding="utf-8")
+    # What aliases share cannot be changed in one place of the document: it is written out, without the comments.
+    document = plain_values(text) if _ALIAS.search(text) else yaml.load(text)
     for override in file.overrides:
-        name, _, value = override.partition("=")
-        *parents, leaf = name.split(".")
+        *parents, leaf = override.partition("=")[0].split(".")
         section = document
         for parent in parents:
             section = section.setdefault(parent, {})
-        section[leaf] = yaml.safe_load(value)
+        section[leaf] = override_value(override)
     return document
 
 
