@@ -15,7 +15,8 @@ from tests.plan.test_cli import run
 from trtkit.catalog.gpus import GPUS
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.errors import ContractError
-from trtkit.flow import host
+from trtkit.flow import machine
+from trtkit.plan import Machine
 from trtkit.plan.host import RANKS, layer_bytes, layerwise_need, node_bytes, smallest_node, whole_need
 from trtkit.plan.resolve import quant_plan
 
@@ -119,9 +120,14 @@ def test_the_smallest_limit_around_the_process_counts(tmp_path, monkeypatch):
     (tmp_path / "a" / "memory.max").write_text("50000000\n")
     (tmp_path / "a" / "b" / "memory.max").write_text("70000000\n")
     (tmp_path / "own").write_text("0::/a/b\n")
-    monkeypatch.setattr(host, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(host, "_OWN_CGROUP", tmp_path / "own")
-    assert (host.host_place().name, host.host_place().memory_bytes) == ("this container", 50_000_000)
+    monkeypatch.setattr(machine, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(machine, "_OWN_CGROUP", tmp_path / "own")
+    (tmp_path / "a" / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
+    place = machine.host_place()
+    assert (place.name, place.memory_bytes) == ("this container", 50_000_000)
+    assert machine.this_machine() == Machine(cores=2, memory_bytes=50_000_000)
     with pytest.raises(ContractError, match=r"this container has 50 MB"):
         run(FOLDER / "smollm2-135m.json", "--step", "convert")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -30,7 +30,7 @@ class _Loader(yaml.SafeLoader):
     PyYAML's own is 1.1, where ``010`` is eight, ``1:30`` ninety, ``1_000`` a thousand, ``on`` true and ``1e9`` a text.
     """
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - as the base class has it
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         """Make the value of one node."""

@@ -6,7 +6,6 @@ rebuilds only what follows from it.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -39,9 +38,10 @@ from trtkit.flow.companions import Companions
 from trtkit.flow.convert import conversion_warnings
 from trtkit.flow.gate import GATES, check_gate, gate_warnings, options_of, refusal, task_problem
 from trtkit.flow.inputs import source_files
+from trtkit.flow.machine import this_machine
 from trtkit.flow.overlap import overlap_warnings
 from trtkit.flow.stages import Way, draft_stages, stages
-from trtkit.plan import Machine, Plan, make_plan
+from trtkit.plan import Plan, make_plan
 from trtkit.plan.checks import build_problems
 
 Report = Callable[[str, int, "int | None"], None]
@@ -72,12 +72,6 @@ class Step:
     """Why it is no hit."""
     commands: tuple[tuple[str, ...], ...] = ()
     """Other programs that it runs."""
-
-
-def this_machine() -> Machine:
-    """Look at the machine: usable cores and physical memory."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Machine(cores=len(os.sched_getaffinity(0)), memory_bytes=memory)
 
 
 def resolve(file: ContractFile, store: Store, report: Report) -> tuple[HfCheckpoint, Plan]:

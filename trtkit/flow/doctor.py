@@ -16,7 +16,7 @@ from trtkit.engine.rtx.compiler import PYTHON, compiler_version, interpreter
 from trtkit.engine.slots.cuda import find_sm
 from trtkit.engine.store import HOME_VARIABLE, default_root
 from trtkit.errors import EnvironmentLacks
-from trtkit.flow.build import this_machine
+from trtkit.flow.machine import host_place, this_machine
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ def _python() -> str:
 
 
 def _machine() -> str:
-    machine = this_machine()
-    return f"{machine.cores} cores, {(machine.memory_bytes or 0) / 1e9:.1f} GB"
+    place = host_place()
+    return f"{this_machine().cores} cores, {(place.memory_bytes or 0) / 1e9:.1f} GB of {place.name}"
 
 
 def _cpu_backend() -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import resource
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 from trtkit.catalog.formats import BACKENDS
 from trtkit.catalog.gpus import GPUS
@@ -14,6 +11,7 @@ from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.kernels import WORTH_COMPILING_BYTES
 from trtkit.contract.formats import WeightFormat
 from trtkit.errors import ContractError, Problem
+from trtkit.flow.machine import host_place
 from trtkit.flow.plan import Question
 from trtkit.plan.host import Need, Part, conversion_need, layerwise_need, linear_bytes, whole_need
 from trtkit.plan.preflight.target import target_problems
@@ -22,8 +20,6 @@ from trtkit.plan.step import Place, Way, refusal
 from trtkit.plan.types import QuantPlan
 from trtkit.quantize.recipes import takes_ranges
 
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUP = Path("/proc/self/cgroup")
 _INTERPRETER_BYTES = 62_000_000
 _NUMBA_BYTES = 95_000_000
 """What `trtkit convert` takes before it reads weights, and numba with its kernels on top of that."""
@@ -59,34 +55,6 @@ def plan_step(question: Question, *, calibrates: bool, layer_wise: bool) -> list
     if problems:
         raise ContractError([question.located(each) for each in problems])
     return ways
-
-
-def host_place() -> Place:
-    """Return this machine, or the part of it that the process may use."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [("this machine", physical), *(("this container", each) for each in _cgroup_limits())]
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft != resource.RLIM_INFINITY:
-        limits.append(("this process (ulimit -v)", soft))
-    return Place(*min(limits, key=lambda limit: limit[1]))
-
-
-def _cgroup_limits() -> Iterator[int]:
-    """Yield the limits of the process's control group and of those around it."""
-    try:
-        own = _OWN_CGROUP.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return
-    paths = [line.split(":", 2)[2] for line in own if line.startswith("0::")]
-    folders = [_CGROUPS / path.lstrip("/") for path in paths]
-    for folder in {each for found in folders for each in (found, *found.parents)}:
-        for name in ("memory.max", "memory/memory.limit_in_bytes", "memory.limit_in_bytes"):
-            try:
-                value = (folder / name).read_text(encoding="ascii").strip()
-            except OSError:
-                continue
-            if value.isdigit():
-                yield int(value)
 
 
 def _length_problems(question: Question) -> Iterator[Problem]:

@@ -20,9 +20,10 @@ from trtkit.contract.formats import BackendName, KvCacheFormat, WeightFormat
 from trtkit.contract.load import parse_contract
 from trtkit.engine.store import Store
 from trtkit.errors import ContractError, InputError, Problem, Severity
-from trtkit.flow.build import Report, this_machine
+from trtkit.flow.build import Report
 from trtkit.flow.companions import Companions, draft_problems
 from trtkit.flow.gate import options_of, task_problem
+from trtkit.flow.machine import this_machine
 from trtkit.flow.silicon import silicon_fit
 from trtkit.plan import Plan, make_plan
 from trtkit.plan.compare import Candidate, Field, compare
