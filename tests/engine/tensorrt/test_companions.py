@@ -136,7 +136,8 @@ def test_eagle_counts_its_layers_and_wants_its_net(tools, contract, build, heads
         assert message in build(path)[1]["error"]["message"]
     (folder / "config.json").write_text(json.dumps(config | {"eagle_net_config": net}))
     assert "there is no tensor of eagle_nets.3" in build(path)[1]["error"]["message"]
-    (folder / "config.json").write_text(json.dumps(config | {"eagle_net_config": net, "num_eagle_layers": 1}))
+    one = {key: value for key, value in config.items() if key != "num_eagle_layers"}  # which is 1 by default
+    (folder / "config.json").write_text(json.dumps(one | {"eagle_net_config": net}))
     tensors = {
         name: np.array(info.read()) for name, info in read_header(folder / "rank0.safetensors").items()
     }

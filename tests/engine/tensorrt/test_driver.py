@@ -86,6 +86,9 @@ def test_every_value_of_the_plan_is_compared(tools, compiled, planned, tmp_path,
             place = place[name]
         place[last] = "another"
         assert [each.key for each in differences(plan, source, wrong)] == [key]
+        del place[last]
+        is_off = not keys[key]
+        assert [each.key for each in differences(plan, source, wrong)] == ([] if is_off else [key])
 
 
 def test_ranks_are_built_by_workers_or_by_mpirun(tools, compiled):
@@ -110,6 +113,26 @@ def test_a_stripped_engine_gets_its_weights_and_is_kept_beside(tools, compiled):
     facts, out = compiled(build_flags={"strip_plan": True})
     assert [argv[0] for argv in facts["argv"]] == ["trtllm-build", "trtllm-refit"]
     assert (out / "rank0.engine").stat().st_size > 10 * (out / "stripped" / "rank0.engine").stat().st_size
+
+
+@pytest.mark.parametrize(
+    ("env", "problem"),
+    [
+        ({}, ""),
+        ({"fail": "no-managed"}, "No such file"),
+        ({"fail": "half-rank"}, "rank0_managed_weights.safetensors: "),
+    ],
+)
+def test_a_fast_build_has_its_weights_beside_the_engine(tools, compiled, planned, env, problem):
+    tools(**env)
+    flags = {"build_flags": {"fast_build": True}}
+    if problem:
+        with pytest.raises(StageError, match=problem):
+            compiled(**flags)
+        return
+    _, out = compiled(**flags)
+    assert {path.name for path in out.iterdir()} == set(TensorrtBackend().files(planned(**flags)))
+    assert (out / "rank0_managed_weights.safetensors").is_file()
 
 
 def test_the_log_is_kept_and_told_line_by_line(tools, compiled, tmp_path):

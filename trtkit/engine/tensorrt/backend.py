@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.checkpoint.progress import Progress
-from trtkit.conventions import CHECKPOINT_CONFIG
 from trtkit.engine.tensorrt.argv import BUILDER, target_of
 from trtkit.engine.tensorrt.child import Ended, run
 from trtkit.engine.tensorrt.ending import error_of
-from trtkit.engine.tensorrt.folder import check_engine, rank_engine
+from trtkit.engine.tensorrt.folder import check_engine, files_of
 from trtkit.engine.tensorrt.gpus import Device, find_devices, visible
 from trtkit.engine.tensorrt.job import PROFILES, STRIPPED, Job
 from trtkit.engine.tensorrt.release import builder_release, image_release, other_release
@@ -57,8 +56,7 @@ class TensorrtBackend:
 
     def files(self, plan: Plan, /) -> tuple[str, ...]:
         """Return the files of a folder that serves: an engine for each rank."""
-        ranks = range(target_of(plan).ranks.world)
-        return (CHECKPOINT_CONFIG, *(rank_engine(rank) for rank in ranks))
+        return files_of(plan)
 
     def versions(self) -> Mapping[str, str]:
         """Return what changes engines beside the plan, which has the release line."""

@@ -20,10 +20,12 @@ _MODEL_KEYS = (
 )  # fmt: skip
 _IF_GIVEN = (
     "rotary_scaling", "rotary_pct", "rotary_embedding_dim", "position_embedding_type", "qk_layernorm", "attn_bias",
-    "mlp_bias", "bias", "residual_mlp", "qwen_type", "moe",
+    "mlp_bias", "bias", "residual_mlp", "qwen_type", "moe", "num_medusa_heads", "num_medusa_layers",
+    "num_eagle_layers", "max_non_leaves_per_layer", "max_draft_len",
 )  # fmt: skip
 """Of the model, beside what only its family has; classes have defaults of their own where the checkpoint is silent."""
 _QUANTIZATION_IF_GIVEN = ("group_size", "has_zero_point", "pre_quant_scale", "clamp_val", "exclude_modules")
+_MAPPING_IF_GIVEN = ("cp_size", "moe_tp_size", "moe_ep_size", "gpus_per_node")
 _MODES = {
     "draft_tokens_external": 2,
     "medusa": 4,
@@ -43,6 +45,8 @@ _REWRITTEN = (
 _RECURRENT = "paged_state"
 """Of models without attention: off in all that trtkit knows, whatever was asked."""
 _ANY_OF_ITS_DTYPE = "auto"
+_MAY_GROW = ("exclude_modules", "lora_target_modules")
+"""Lists to which the builder adds by itself: modules that row-wise FP8 leaves out, and those missing of Q, K and V."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def differences(plan: Plan, checkpoint: Mapping[str, Any], built: Mapping[str, A
     return wrong + [
         Difference(key, value, found[key])
         for key, value in wanted.items()
-        if not _agree(value, found[key], plan)
+        if not _agree(key, value, found[key], plan)
     ]
 
 
@@ -81,12 +85,13 @@ def expected(plan: Plan, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("quant_algo", "kv_cache_quant_algo", *given):
         model[f"pretrained_config.quantization.{key}"] = quantization.get(key)
     ranks = target_of(plan).ranks
-    sizes = {"tp_size": ranks.tp, "pp_size": ranks.pp}
+    sizes = {"world_size": ranks.world, "tp_size": ranks.tp, "pp_size": ranks.pp}
     # The runtime takes each rank's GPU from it; what is usual is not written into checkpoints.
     sizes |= {"gpus_per_node": ranks.gpus_per_node} if ranks.gpus_per_node != GPUS_PER_NODE else {}
+    mapping = checkpoint.get("mapping") or {}
+    # -1 stands for what follows from the others.
+    sizes |= {key: mapping[key] for key in _MAPPING_IF_GIVEN if (mapping.get(key) or -1) > 0}
     model |= {f"pretrained_config.mapping.{key}": value for key, value in sizes.items()}
-    if (gpus := (checkpoint.get("mapping") or {}).get("gpus_per_node")) is not None:
-        model["pretrained_config.mapping.gpus_per_node"] = gpus
     model["pretrained_config.logits_dtype"] = flags.get("logits_dtype") or checkpoint.get("logits_dtype")
     build = {**_shapes(plan, checkpoint, flags), **_options(flags), **_lora(flags)}
     return {
@@ -100,7 +105,7 @@ def _shapes(plan: Plan, checkpoint: Mapping[str, Any], flags: Mapping[str, Value
     """Return shapes and speculation; drafts of Medusa and EAGLE are as long as their checkpoint says."""
     mode = flags.get("speculative_decoding_mode")
     draft = int(str(flags.get("max_draft_len") or checkpoint.get("max_draft_len") or 0))
-    layers = int(checkpoint.get("num_eagle_layers") or 0) if mode == "eagle" else 0
+    layers = int(checkpoint.get("num_eagle_layers", 1)) if mode == "eagle" else 0
     return {
         **{key: flags[key] for key in _SHAPES},
         "max_seq_len": plan.limits.max_seq_len + (draft + layers if mode else 0),
@@ -155,18 +160,20 @@ def _plugins(plan: Plan, flags: Mapping[str, Value]) -> dict[str, Any]:
         )
     by_row = {"fp8_rowwise_gemm_plugin": plan.dtype} if plan.quantization.weights == "fp8-rowwise" else {}
     nccl = {"nccl_plugin": plan.dtype if target.ranks.world > 1 else None}
-    return {**wanted, **by_row, **nccl, "tokens_per_block": flags["tokens_per_block"]}
+    rest = {"dtype": plan.dtype, "manage_weights": flags.get("fast_build", False)}
+    return {**wanted, **by_row, **nccl, **rest, "tokens_per_block": flags["tokens_per_block"]}
 
 
-def _agree(wanted: Any, found: Any, plan: Plan) -> bool:
+def _agree(key: str, wanted: Any, found: Any, plan: Plan) -> bool:
     if found is None and not wanted:
-        return True  # a line without the setting has it off
+        return True  # a line without the setting has it off, and so has the runtime
     if wanted == _ANY_OF_ITS_DTYPE:
         return found in {_ANY_OF_ITS_DTYPE, plan.dtype}
     if isinstance(wanted, tuple | list) and isinstance(found, list):
-        return all(each in found for each in wanted)  # row-wise FP8 excludes more modules than it is told
+        may_grow = key.endswith(_MAY_GROW)
+        return all(each in found for each in wanted) if may_grow else list(wanted) == found
     if isinstance(wanted, Mapping) and isinstance(found, Mapping):
-        return all(_agree(value, found.get(key), plan) for key, value in wanted.items())
+        return all(_agree(name, value, found.get(name), plan) for name, value in wanted.items())
     if isinstance(wanted, str) and isinstance(found, str):
         # Enums are written by name, in capitals by lines before 1.1.
         return wanted.lower() == found.lower()

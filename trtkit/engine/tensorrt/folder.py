@@ -12,7 +12,8 @@ from trtkit.conventions import CHECKPOINT_CONFIG, rank_file
 from trtkit.engine.tensorrt.argv import target_of
 from trtkit.engine.tensorrt.expected import differences
 from trtkit.engine.tensorrt.job import Job
-from trtkit.errors import StageError
+from trtkit.errors import InputError, StageError
+from trtkit.plan.types import Plan
 
 _LAYERS = "transformer.layers."
 _STORED_PLAIN = {"W8A16": 0.5, "W4A16": 0.25}
@@ -24,6 +25,18 @@ _EDGE_BYTES = 4096
 def rank_engine(rank: int | str) -> str:
     """Return the name of one rank's engine."""
     return f"rank{rank}.engine"
+
+
+def managed_weights(rank: int) -> str:
+    """Return the name of the file beside one rank's engine that a fast build keeps its weights in."""
+    return f"rank{rank}_managed_weights.safetensors"
+
+
+def files_of(plan: Plan) -> tuple[str, ...]:
+    """Return the files that every engine of a plan has."""
+    target = target_of(plan)
+    names = [rank_engine, *([managed_weights] if target.build_flags.get("fast_build") is True else [])]
+    return (CHECKPOINT_CONFIG, *(name(rank) for name in names for rank in range(target.ranks.world)))
 
 
 def check_engine(job: Job, folder: Path) -> dict[str, Any]:
@@ -67,6 +80,16 @@ def _rank_problems(job: Job, folder: Path) -> Iterator[str]:
             yield f"{name}: missing"
         elif problem := _damage(folder / name, _least_bytes(job, folder, rank)):
             yield f"{name}: {problem}"
+        if managed_weights(rank) in files_of(job.plan) and (problem := _lack(folder / managed_weights(rank))):
+            yield f"{managed_weights(rank)}: {problem}"
+
+
+def _lack(path: Path) -> str:
+    """Return why a file of managed weights cannot be whole: its header says how long it is."""
+    try:
+        return "" if read_header(path) else "holds no weights"
+    except InputError as error:
+        return error.message
 
 
 def _adapter_problems(job: Job, folder: Path) -> Iterator[str]:

@@ -113,6 +113,9 @@ def _contradictions(flags: _Flags, model: ModelConfig, plan: Plan) -> Iterator[t
         yield "kv_cache_type", f"a {flags['kv_cache_type']} cache has no in-flight batching", "use paged"
     if flags.is_on("fast_build") and plan.quantization.weights == "int8-wo":
         yield "fast_build", "managed weights do not go with weight-only layers", "leave it out"
+    if flags.is_on("fast_build") and flags.is_on("strip_plan"):
+        message = "a fast build keeps its weights beside the engine, and trtllm-refit leaves them behind"
+        yield "strip_plan", message, "leave one of the two out"
 
 
 def _plugins(flags: _Flags, model: ModelConfig, plan: Plan) -> Iterator[tuple[str, str, str]]:
@@ -138,7 +141,11 @@ def _swiglu(flags: _Flags, plan: Plan) -> Iterator[tuple[str, str, str]]:
                 yield name, "the plugin is not implemented for SM 100", "leave it out"
     for name in ("gemm_swiglu_plugin", "low_latency_gemm_swiglu_plugin"):
         if flags.is_on(name) and sm != 100:
-            if flags["use_fused_mlp"] == "disable":
+            line = flags.target.trtllm or LINES[-1]
+            if not FLAGS["use_fused_mlp"].in_line(line):
+                hint = f"leave it out, or set engine.trtllm to {FLAGS['use_fused_mlp'].since} or later"
+                yield name, f"it needs use_fused_mlp, which trtkit does not switch on in {line}", hint
+            elif flags["use_fused_mlp"] == "disable":
                 yield name, "it needs use_fused_mlp", "leave use_fused_mlp at enable"
             if plan.quantization.weights != "fp8" or (name == "gemm_swiglu_plugin" and sm != 90):
                 yield (

@@ -70,8 +70,11 @@ def build(args, config, checkpoint, out, rank):
         target.mkdir(parents=True, exist_ok=True)
         shutil.copy2(Path(folder) / "adapter_config.json", target)
         shutil.copy2(Path(folder) / "adapter_model.safetensors", target)
-    content = b"plan:" + bytes([rank + 1]) * 200 if args.strip_plan else b"ftrt" + path.read_bytes() + b"end"
+    is_bare = args.strip_plan or args.fast_build
+    content = b"plan:" + bytes([rank + 1]) * 200 if is_bare else b"ftrt" + path.read_bytes() + b"end"
     (out / f"rank{rank}.engine").write_bytes(_damaged(content))
+    if args.fast_build and FAIL != "no-managed":
+        (out / f"rank{rank}_managed_weights.safetensors").write_bytes(_damaged(path.read_bytes()))
     if FAIL == "missing-rank" and rank > 0:
         (out / f"rank{rank}.engine").unlink()
 

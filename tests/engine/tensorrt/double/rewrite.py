@@ -33,7 +33,7 @@ def engine_config(args, model, sm, line, version):
     model = dict(model)
     if args.logits_dtype:
         model["logits_dtype"] = args.logits_dtype
-    plugins = _plugins(args, line) | {"dtype": model["dtype"]}
+    plugins = _plugins(args, line) | {"dtype": model["dtype"], "manage_weights": args.fast_build}
     build = _shapes(args, model)
     _clip(build, plugins, args)
     _fusions(plugins, model)
@@ -130,7 +130,7 @@ def _speculate(build, model, args):
         return
     build["max_seq_len"] += build["max_draft_len"]
     if build["speculative_decoding_mode"] == MODES["eagle"]:
-        build["max_seq_len"] += model["num_eagle_layers"]
+        build["max_seq_len"] += model.get("num_eagle_layers", 1)
     tokens = build["max_batch_size"] * (build["max_draft_len"] + 1)
     build["max_num_tokens"] = max(build["max_num_tokens"], tokens)
 
