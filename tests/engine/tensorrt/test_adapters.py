@@ -134,3 +134,23 @@ def test_a_second_adapter_changes_what_the_first_one_does(tools, contract, build
     code, document, _ = build(contract(lora={"adapters": ["adapter", "second"]}))
     assert code == 2
     assert "changes attn_dense" in document["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        ("all-linear", "target_modules is 'all-linear'"),
+        (["q_proj"], "changes attn_v, which its target_modules do not name"),
+        (["layers.0.self_attn.q_proj", "v_proj"], "changes attn_q, which its target_modules do not name"),
+    ],
+)
+def test_layers_that_the_builder_cannot_take_from_an_adapter_are_asked_for(
+    tools, contract, build, adapter, targets, message
+):
+    tools()
+    adapter(target_modules=targets)
+    code, document, _ = build(contract(lora={"adapters": ["adapter"]}))
+    assert code == 2
+    assert message in document["error"]["message"]
+    assert "engine.lora.modules to [attn_q, attn_v]" in json.dumps(document["error"])
+    assert build(contract(lora={"adapters": ["adapter"]} | MODULES))[0] == 0

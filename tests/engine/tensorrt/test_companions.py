@@ -18,6 +18,7 @@ from trtkit.engine.manifest import read_manifest
 SPECULATION = {"mode": "medusa", "checkpoint": "heads", "max_draft_tokens": 63}
 
 
+HEAD = "medusa_heads.1.lm_head.weight"
 BIAS = "medusa_heads.1.medusa_layers.0.linear.bias"
 
 
@@ -91,6 +92,7 @@ def test_a_checkpoint_with_heads_takes_the_place_of_the_source(tools, contract, 
         ({"instead": {"transformer.ln_f.weight": ones(32)}}, "shape is [32], config.json asks for [64]"),
         ({"instead": {BIAS: ones(32)}}, f"{BIAS} of rank 0 has shape [32], not [64]"),
         ({"instead": {BIAS: np.ones(64, np.float16)}}, f"{BIAS} of rank 0 is float16, dtype is bfloat16"),
+        ({"instead": {HEAD: np.ones((260, 64), np.int8)}}, f"{HEAD} of rank 0 is int8, dtype is bfloat16"),
         ({"instead": {"medusa_heads.7.lm_head.weight": ones(260, 64)}}, "holds medusa_heads.7"),
         ({"num_medusa_heads": None}, "num_medusa_heads is None, and has to be a positive"),
         ({"num_medusa_heads": 0}, "num_medusa_heads is 0"),
@@ -105,6 +107,15 @@ def test_a_checkpoint_with_other_heads_is_refused(tools, contract, build, heads,
     code, document, _ = build(contract(speculation=SPECULATION))
     assert code == 2
     assert message in document["error"]["message"]
+
+
+def test_heads_of_fp8_bring_their_scales(tools, contract, build, heads):
+    tools()
+    head = {HEAD: np.ones((260, 64), ml_dtypes.float8_e4m3fn)}
+    heads(instead=head, quantization={"quant_algo": "FP8", "kv_cache_quant_algo": None})
+    _, document, _ = build(contract(quantization={"weights": "fp8"}, speculation=SPECULATION))
+    lost = "is float8_e4m3fn, and there is no medusa_heads.1.lm_head.weights_scaling_factor"
+    assert lost in document["error"]["message"]
 
 
 def test_a_tree_that_is_deeper_than_the_heads_are_many_is_refused(tools, contract, build, heads):

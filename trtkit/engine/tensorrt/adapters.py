@@ -72,6 +72,8 @@ def _problems(
     yield from _rank_problems(config, tensors, int(str(flags_of(plan).get("max_lora_rank", 64))))
     yield from _kind_problems(config, tensors, plan)
     yield from _module_problems(_modules_of(tensors), plan, first)
+    if first is None and "lora_target_modules" not in flags_of(plan):
+        yield from _target_problems(config.get("target_modules"), _modules_of(tensors))
     yield from _tensor_problems(tensors, model)
     yield from _lost(config, tensors, model)
 
@@ -130,6 +132,18 @@ def _module_problems(
     if named is not None and not unknown and (extra := sorted(modules - named)):
         hint = f"add {', '.join(extra)} to engine.lora.modules"
         yield f"changes {', '.join(extra)}, which the engine is not built for", hint
+
+
+def _target_problems(targets: object, modules: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Yield why the builder cannot take the engine's layers from the first adapter: it reads its ``target_modules``."""
+    fix = f"set engine.lora.modules to [{', '.join(sorted(modules))}]"
+    if not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):
+        yield f"target_modules is {targets!r}, no list from which the builder takes the engine's layers", fix
+        return
+    # Only whole names are known to it, not paths of layers.
+    named = {_MODULES.get(each, each) for each in targets}
+    if lost := sorted(modules - named):
+        yield f"changes {', '.join(lost)}, which its target_modules do not name for the builder", fix
 
 
 def _tensor_problems(tensors: Mapping[str, TensorInfo], model: ModelConfig) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from trtkit.checkpoint.hf import read_json
 from trtkit.checkpoint.json_object import section
+from trtkit.checkpoint.safetensors import TensorInfo
 from trtkit.checkpoint.trtllm import TrtllmCheckpoint, model_problems
 from trtkit.checkpoint.trtllm_config import read_mapping
 from trtkit.conventions import CHECKPOINT_CONFIG
@@ -38,6 +39,7 @@ _NUMBERS = {
 _MOST = 4096
 _QUANTIZED = ("float8_e4m3fn", "int8")
 """Types of heads that were quantized with the model."""
+_FP8_SCALES = ("weights_scaling_factor", "activation_scaling_factor")
 _HINT = "convert model and heads with the release line that builds, for the contract's ranks and formats"
 
 
@@ -147,12 +149,24 @@ def _medusa_problems(checkpoint: TrtllmCheckpoint, plan: Plan) -> Iterator[str]:
                 yield f"rank {rank} has no {name}"
             elif info.shape != shape:
                 yield f"{name} of rank {rank} has shape {list(info.shape)}, not {list(shape)}"
-            elif info.dtype not in (plan.dtype, *_QUANTIZED):
-                yield f"{name} of rank {rank} is {info.dtype}, dtype is {plan.dtype}"
+            elif problem := _type_problem(name, header, plan):
+                yield f"{name} of rank {rank} {problem}"
     yield from _spare(checkpoint, "medusa_heads", "num_medusa_heads", heads)
     deepest = max(map(len, plan.target.choices or ()), default=0) if plan.target else 0
     if deepest > heads:
         yield f"has {heads} heads, and engine.speculation.choices has a path of {deepest}"
+
+
+def _type_problem(name: str, header: Mapping[str, TensorInfo], plan: Plan) -> str:
+    """Return why a tensor of a head has the wrong type; layers of FP8 bring the two scales of their own."""
+    dtype, algo = header[name].dtype, plan.quantization.quant_algo
+    if dtype == plan.dtype:
+        return ""
+    if algo is None or dtype not in _QUANTIZED or not name.endswith(".weight"):
+        return f"is {dtype}, dtype is {plan.dtype}"
+    scales = [f"{name.removesuffix('weight')}{scale}" for scale in (_FP8_SCALES if algo == "FP8" else ())]
+    lost = [each for each in scales if each not in header]
+    return f"is {dtype}, and there is no {lost[0]}" if lost else ""
 
 
 def _eagle_problems(checkpoint: TrtllmCheckpoint, plan: Plan) -> Iterator[str]:
