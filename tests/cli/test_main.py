@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoint.conftest import tiny_llama  # noqa: F401 - a fixture
+from tests.flow.conftest import save_tokenizer
 from trtkit.cli.console import plain_progress
 from trtkit.errors import (
     DriftError,
@@ -160,6 +162,36 @@ def test_an_interrupt_is_quiet_from_the_first_import_on(module):
     command = [sys.executable, "-c", INTERRUPTED, "doctor", module]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    "fault", ["ImportError('libtorch_cpu.so: undefined symbol')", "OSError('no libcudart.so')"]
+)
+def test_a_library_that_cannot_be_loaded_is_what_the_environment_lacks(tmp_path, tiny_llama, fault):  # noqa: F811
+    (tmp_path / "broken" / "torch").mkdir(parents=True)
+    (tmp_path / "broken" / "torch" / "__init__.py").write_text(f"raise {fault}\n")
+    source = tiny_llama()
+    save_tokenizer(source)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "trtkit",
+            "calibrate",
+            source,
+            "-o",
+            tmp_path / "ranges",
+            "--max-length",
+            "64",
+        ],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "broken")},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 4, done.stderr
+    assert "torch" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_each_step_is_told_once(capsys):

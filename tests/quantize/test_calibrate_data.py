@@ -26,6 +26,19 @@ def test_json_lines_have_a_text_each(tmp_path):
     assert origins(path) == ["one", "two"]
 
 
+def test_a_long_text_comes_in_parts_of_whole_lines_and_of_bounded_size(tmp_path):
+    text = "".join(f"line {number} ends with a euro €\n" for number in range(30_000))
+    (tmp_path / "a.txt").write_text(text)
+    lines(tmp_path / "a.jsonl", {"text": text})
+    for name in ("a.txt", "a.jsonl"):
+        parts = origins(tmp_path / name)
+        assert "".join(parts) == text
+        assert len(parts) == len(text) // 2**18 + 1
+        assert all(part.endswith("€\n") for part in parts)
+    second = list(Data(tmp_path / "a.txt").records())[1]
+    assert second.text.startswith(f"line {int(second.origin.rpartition(' ')[2]) - 1} ends")
+
+
 def test_another_column_can_be_named(tmp_path):
     assert origins(lines(tmp_path / "a.jsonl", {"article": "one"}), "article") == ["one"]
 
@@ -48,6 +61,9 @@ def test_a_folder_is_read_by_its_files_whatever_it_is_called(tmp_path):
         ("a.jsonl", b'{"text": 5}\n', "line 1: 'text' is int, not a text"),
         ("a.jsonl", b'{"text": null}\n', "line 1: 'text' is null\n    fix: leave such rows out"),
         ("a.txt", b"one\ntwo \xfe\n", "line 2 is not UTF-8: byte 0xfe"),
+        ("a.txt", b"one\n" * 100_000 + b"two \xfe\n", "line 100001 is not UTF-8: byte 0xfe"),
+        ("a.txt", b"one \xe2\x82", "line 1 is not UTF-8: byte 0xe2"),
+        ("a.jsonl", b'{"text": "one"}\n{"text": "x\\ud83d"}\n', r"line 2 has half a letter, \ud83d without"),
         ("a.csv", b"text\none\n", "is in no form that is known"),
         ("a.parquet", b"text", "does not begin like one"),
     ],

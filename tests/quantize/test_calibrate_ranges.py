@@ -1,4 +1,5 @@
 import json
+import shutil
 import socket
 
 import numpy as np
@@ -44,6 +45,24 @@ def test_ranges_are_what_goes_through_the_whole_model(name, model):
     assert {key[:-2] for key in found if "_cache" not in key} == {
         key[:-2] for key in seen if "_cache" not in key
     }
+
+
+@pytest.mark.parametrize(
+    "changes", [{"dtype": "torch.bfloat16"}, {"torch_dtype": "torch.float32", "dtype": None}]
+)
+def test_a_config_may_name_its_dtype_as_torch_does(model, tmp_path, changes):
+    folder = shutil.copytree(model("llama"), tmp_path / "hf")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    assert ranges_of(folder)
+
+
+def test_what_transformers_does_not_take_is_an_error_of_the_source(model, tmp_path):
+    folder = shutil.copytree(model("llama"), tmp_path / "hf")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"initializer_range": "x"}))
+    with pytest.raises(InputError, match="transformers cannot load it"):
+        ranges_of(folder)
 
 
 def test_rows_of_weights_are_recorded(model):

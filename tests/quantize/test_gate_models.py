@@ -16,6 +16,7 @@ pytest.importorskip("transformers")
 from tests.architectures import tiny
 from tests.architectures.variants import VARIANTS
 from tests.checkpoint.conftest import save
+from tests.quantize.calibrated import build, prepared
 from trtkit.catalog.parallel import ONE_RANK, Parallelism
 from trtkit.checkpoint.convert import convert
 from trtkit.checkpoint.hf import HfCheckpoint
@@ -87,6 +88,17 @@ def test_no_tensor_of_the_checkpoint_is_left_out(tensor, tiny_model, tmp_path):
     candidate = Candidate.open(TrtllmCheckpoint.open(tmp_path / "out"), source)
     changed, _ = load_candidate(candidate, dtype="float32", progress=silent)
     assert np.abs(changed.logits(TOKENS) - load_source(source, dtype="float32").logits(TOKENS)).max() > 1e-4
+
+
+@pytest.mark.parametrize("mode", ["per-channel-per-token", "per-tensor", "qdq"])
+def test_smoothing_is_no_error_of_matrices_that_are_kept_transposed(mode, tmp_path, write):
+    folder = build(tmp_path / "hf", VARIANTS["gpt2"])
+    prepared(folder).run(tmp_path / "ranges.safetensors")
+    checkpoint = write(folder, "int8-sq", smoothquant=mode, ranges=tmp_path / "ranges.safetensors")
+    candidate = Candidate.open(checkpoint, HfCheckpoint.open(folder))
+    _, errors = load_candidate(candidate, dtype="float32", progress=silent)
+    assert errors
+    assert all(0 < error < 0.06 for error in errors.values()), errors
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "qwen3-moe"])

@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import sys
+import traceback
 
 try:
     from pathlib import Path
@@ -113,6 +114,7 @@ def _run() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
+        _tell_broken_package(error)
         hint = _WAYS_OUT.get(error.errno or 0, "")
         raise EnvironmentLacks(error.strerror or repr(error), path=error.filename, hint=hint) from error
     except ModuleNotFoundError as error:
@@ -123,6 +125,21 @@ def _run() -> None:
         raise EnvironmentLacks(
             f"this needs the package {package}, which is not installed", hint=hint
         ) from None
+    except ImportError as error:
+        _tell_broken_package(error)
+        raise
+
+
+def _tell_broken_package(error: ImportError | OSError) -> None:
+    """Raise the error of an extra's package that was being imported, from a file that the loader could not load."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    package = next((name for each in frames if (name := each.partition(".")[0]) in _EXTRA_OF), None)
+    if package is not None:
+        hint = f"pip install --force-reinstall 'trtkit[{_EXTRA_OF[package]}]'"
+        message = f"the package {package} is installed and cannot be loaded: {error}"
+        raise EnvironmentLacks(message, hint=hint) from error
 
 
 def main() -> None:

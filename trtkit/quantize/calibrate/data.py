@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,9 @@ from trtkit.errors import EnvironmentLacks, InputError
 from trtkit.quantize.calibrate import texts
 
 _PARQUET = b"PAR1"
+_PART_CHARS = 1 << 18
+"""Of a longer text each such part counts as one, so that a file of any size takes the same memory."""
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _SUFFIXES = (".jsonl", ".txt", ".parquet")
 _KINDS = ", ".join(_SUFFIXES)
 
@@ -39,7 +44,7 @@ class Data:
         return texts.CALIBRATION if self.path is None else str(self.path)
 
     def records(self) -> Iterator[Record]:
-        """Yield the texts in a fixed order; a .txt file is one.
+        """Yield the texts in a fixed order; a .txt file is one, and so is each part of a very long text.
 
         Raises:
             InputError: There is no such data, it is in no known form, or the column is not there.
@@ -80,7 +85,47 @@ def _kind(path: Path) -> str:
 
 
 def _text_file(path: Path, _: str) -> Iterator[Record]:
-    yield Record(_decode(path.read_bytes(), path, None), str(path))
+    decoder, held, line = codecs.getincrementaldecoder("utf-8-sig")(), "", 1
+    try:
+        with path.open("rb") as file:
+            while raw := file.read(_PART_CHARS):
+                try:
+                    held += decoder.decode(raw)
+                except UnicodeDecodeError as error:
+                    raise _not_utf8(error, path, line + held.count("\n")) from error
+                while len(held) > _PART_CHARS:
+                    part, held = _cut(held)
+                    yield Record(part, _origin(path, line))
+                    line += part.count("\n")
+            held += decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise _not_utf8(error, path, line + held.count("\n")) from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", path=path) from error
+    if held or line == 1:
+        yield Record(held, _origin(path, line))
+
+
+def _origin(path: Path, line: int) -> str:
+    return str(path) if line == 1 else f"{path}, from line {line}"
+
+
+def _cut(text: str) -> tuple[str, str]:
+    """Divide a text behind a paragraph, a line or a word: tokenizers take hundreds of bytes for each of one text."""
+    for mark in ("\n\n", "\n", " "):
+        if (end := text.rfind(mark, _PART_CHARS // 2, _PART_CHARS)) > 0:
+            return text[: end + len(mark)], text[end + len(mark) :]
+    return text[:_PART_CHARS], text[_PART_CHARS:]
+
+
+def _parts(record: Record) -> Iterator[Record]:
+    """Yield a text that one row holds in pieces of bounded length."""
+    text, number = record.text, 1
+    while len(text) > _PART_CHARS:
+        part, text = _cut(text)
+        yield Record(part, f"{record.origin}, part {number}")
+        number += 1
+    yield Record(text, record.origin if number == 1 else f"{record.origin}, part {number}")
 
 
 def json_rows(path: Path, form: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -109,21 +154,40 @@ def _row(text: str, path: Path, number: int, hint: str) -> dict[str, Any]:
         raise InputError(f"line {number} {error}", path=path, hint=hint) from error
     if not isinstance(row, dict):
         raise InputError(f"line {number} is not a JSON object", path=path, hint=hint)
+    if _SURROGATE.search(text):
+        _check_letters(row, path, number)
     return row
+
+
+def _check_letters(row: dict[str, Any], path: Path, number: int) -> None:
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        message = (
+            f"line {number} has half a letter, \\u{ord(error.object[error.start]):x} without its other half"
+        )
+        raise InputError(
+            message, path=path, hint="the text was cut within a letter: mend it, or leave it out"
+        ) from error
 
 
 def _json_lines(path: Path, column: str) -> Iterator[Record]:
     for number, row in json_rows(path, '{"text": "..."}'):
-        yield Record(_field(row, column, path, number), f"{path}:{number}")
+        yield from _parts(Record(_field(row, column, path, number), f"{path}:{number}"))
 
 
-def _decode(raw: bytes, path: Path, line: int | None) -> str:
+def _decode(raw: bytes, path: Path, line: int) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        where = line or raw.count(b"\n", 0, error.start) + 1
-        message = f"line {where} is not UTF-8: byte 0x{raw[error.start]:02x}"
-        raise InputError(message, path=path, hint="save the file as UTF-8 (`iconv -t UTF-8`)") from error
+        raise _not_utf8(error, path, line) from error
+
+
+def _not_utf8(error: UnicodeDecodeError, path: Path, line: int) -> InputError:
+    """``line`` is where the bytes that could not be read begin."""
+    where = line + error.object.count(b"\n", 0, error.start)
+    message = f"line {where} is not UTF-8: byte 0x{error.object[error.start]:02x}"
+    return InputError(message, path=path, hint="save the file as UTF-8 (`iconv -t UTF-8`)")
 
 
 def _field(row: dict[str, Any], column: str, path: Path, number: int) -> str:
@@ -149,7 +213,7 @@ def _no_column(column: str, columns: Iterable[Any], path: Path, where: str) -> I
 
 def _parquet(path: Path, column: str) -> Iterator[Record]:
     for number, value in enumerate(_parquet_values(path, column), 1):
-        yield Record(_text(value, column, path, f"row {number}"), f"{path}: row {number}")
+        yield from _parts(Record(_text(value, column, path, f"row {number}"), f"{path}: row {number}"))
 
 
 def _parquet_values(path: Path, column: str) -> Iterator[Any]:

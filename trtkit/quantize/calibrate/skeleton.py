@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from trtkit.catalog.architectures import Architecture
 from trtkit.checkpoint.expected import architecture_of
-from trtkit.checkpoint.hf import HfCheckpoint, read_json
+from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.errors import InputError
 from trtkit.quantize.calibrate.experts import separate_experts
 from trtkit.quantize.calibrate.weights import compute_dtype, find, load_into, load_rows
+from trtkit.quantize.hf_class import hf_class, refusals
 
 if TYPE_CHECKING:
     import torch
@@ -172,17 +173,10 @@ class Skeleton:
 def _build(source: HfCheckpoint, dtype: torch.dtype) -> Any:
     """Make the model; parameters take no memory, buffers are there."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    import transformers
-
-    kind = getattr(transformers, source.config.architecture)
-    raw = read_json(source.folder / "config.json")
-    config = kind.config_class.from_dict(raw)
-    # SDPA has no caps on scores, and eager attention adds ALiBi twice.
-    capped = source.config.numerics.get("attn_logit_softcapping") is not None
-    with _parameters_on_meta():
-        model = kind._from_config(  # noqa: SLF001 - the public door needs a model_type that it knows
-            config, dtype=dtype, attn_implementation="eager" if capped else "sdpa"
-        )
+    kind, config, attention = hf_class(source)
+    with _parameters_on_meta(), refusals(source):
+        # The public door needs a model_type that it knows.
+        model = kind._from_config(config, dtype=dtype, attn_implementation=attention)  # noqa: SLF001
     return model.eval()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trtkit.catalog.architectures import ARCHITECTURES
 from trtkit.catalog.architectures.architecture import When
-from trtkit.checkpoint.hf import HfCheckpoint, read_json
+from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.progress import Progress
 from trtkit.checkpoint.storage.storage import PLAIN
@@ -20,13 +20,10 @@ from trtkit.quantize.gate.executor import Floats, Tokens
 from trtkit.quantize.gate.experts import treat_experts
 from trtkit.quantize.gate.linear import Activation, Grid
 from trtkit.quantize.gate.tensors import Candidate, weight_errors
+from trtkit.quantize.hf_class import hf_class, refusals
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-
-_CHOSEN_HERE = ("auto_map", "dtype", "torch_dtype", "attn_implementation", "_attn_implementation")
-"""Keys of a config.json that say how to load a model, which is no concern of its publisher's here."""
 
 
 @dataclass(frozen=True)
@@ -116,28 +113,15 @@ def _load(
     **options: Any,
 ) -> nn.Module:
     import torch
-    import transformers
 
-    name = source.config.architecture
-    if not hasattr(transformers, name):
-        raise InputError(f"transformers has no {name}, which the gate runs models with", path=source.folder)
-    with _quiet():
-        # By the architecture that trtkit reads: AutoConfig would ask the folder's own code, or for a known model_type.
-        kind = getattr(transformers, name)
-        raw = read_json(source.folder / "config.json")
-        # SDPA has no caps on scores.
-        capped = source.config.numerics.get("attn_logit_softcapping") is not None
-        options["attn_implementation"] = "eager" if capped else "sdpa"
-        try:
-            config = kind.config_class.from_dict({key: raw[key] for key in raw if key not in _CHOSEN_HERE})
-            for key, value in (config_changes or {}).items():
-                setattr(config, key, value)
-            model, info = kind.from_pretrained(
-                place, config=config, dtype=getattr(torch, dtype), output_loading_info=True,
-                local_files_only=True, **options,
-            )  # fmt: skip
-        except (OSError, ValueError, KeyError, RuntimeError, TypeError, AttributeError, ImportError) as error:
-            raise InputError(f"transformers cannot load it: {error}", path=source.folder) from error
+    with _quiet(), refusals(source):
+        kind, config, attention = hf_class(source)
+        for key, value in (config_changes or {}).items():
+            setattr(config, key, value)
+        model, info = kind.from_pretrained(
+            place, config=config, dtype=getattr(torch, dtype), output_loading_info=True, local_files_only=True,
+            attn_implementation=attention, **options,
+        )  # fmt: skip
     lost = [
         f"{kind.replace('_', ' ')} {', '.join(map(str, sorted(info[kind])[:3]))}"
         for kind in info

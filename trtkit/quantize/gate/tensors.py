@@ -157,7 +157,13 @@ def weight_errors(
     errors = {}
     for tensor, source in zip(found, mapped.plain, strict=True):
         original = source.read().astype(np.float32)
-        values = tensor.values if scale is None else tensor.values * scale
+        # A scale belongs to an input, which is a row where the source keeps matrices transposed.
+        moved = (
+            scale[:, None]
+            if scale is not None and mapped.target.rule.arrange is Arrange.TRANSPOSED
+            else scale
+        )
+        values = tensor.values if moved is None else tensor.values * moved
         size = float(np.linalg.norm(original))
         errors[tensor.name.removesuffix(".weight")] = (
             float(np.linalg.norm(values - original)) / size if size else 0.0
