@@ -1,11 +1,14 @@
 """The Python models inside a real tritonserver, in front of a real engine."""
 
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
 import numpy as np
 import pytest
+
+from trtkit.triton.models.stub_io import Settings
 
 TEXT_MODELS = ("tensorrt_llm_bls", "ensemble")
 LONG = {"max_tokens": 6000, "end_id": -1, "stream": True}
@@ -286,3 +289,21 @@ def test_clients_that_go_away_under_load_harm_nobody(ask, server, gauge, eventua
     eventually(lambda: gauge("active") == 0, 2)
     eventually(lambda: gauge('="used"') == 0, 1)
     assert server.failure() == ""
+
+
+@pytest.mark.parametrize(
+    ("read", "value"),
+    [
+        (lambda settings: settings.number("key", 0), "1_000"),
+        (lambda settings: settings.number("key", 0), "-1"),
+        (lambda settings: settings.numbers("key"), "1,,2"),
+        (lambda settings: settings.seconds("key", 100), "٣"),
+        (lambda settings: settings.seconds("key", 100), "0"),
+        (lambda settings: settings.flag("key", default=True), "on"),
+    ],
+)
+def test_a_setting_that_is_not_of_its_kind_is_refused_by_name(read, value):
+    config = {"max_batch_size": 1, "parameters": {"key": {"string_value": value}}}
+    args = {"model_config": json.dumps(config), "model_repository": "model", "model_version": "1"}
+    with pytest.raises(ValueError, match="config.pbtxt: parameter key is .*, and has to be"):
+        read(Settings(args))

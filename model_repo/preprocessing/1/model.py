@@ -36,8 +36,8 @@ class TritonPythonModel:
         settings = Settings(args)
         self._tokenizer = TextTokenizer(settings.path("tokenizer_dir"))
         self._add_special_tokens = settings.flag("add_special_tokens", default=True)
-        self._end_ids = [int(token) for token in settings.text("end_ids").split(",") if token]
-        self._pad_id = int(settings.text("pad_id", "0"))
+        self._end_ids = settings.numbers("end_ids")
+        self._pad_id = settings.number("pad_id", 0)
 
     def execute(self, requests):
         """Return one response per request."""

@@ -29,6 +29,9 @@ happens while its own thread is still handing the request over.
 """
 
 
+_YES, _NO = {"true", "1", "yes", "y", "t"}, {"false", "0", "no", "n", "f"}
+
+
 class Refusal(Exception):
     """A request that cannot be served; ``code`` is a TritonError code or its name."""
 
@@ -51,16 +54,38 @@ class Settings:
         return self._values.get(key) or default
 
     def flag(self, key: str, *, default: bool) -> bool:
-        """Return a yes-or-no parameter."""
-        return self.text(key, str(default)).lower() in {"true", "1", "yes", "t"}
+        """Return a yes-or-no parameter; raises ValueError for any other."""
+        value = self.text(key, str(default)).lower()
+        if value not in _YES | _NO:
+            raise ValueError(f"config.pbtxt: parameter {key} is {value!r}, and has to be true or false")
+        return value in _YES
 
-    def seconds(self, key: str, default_ms: float) -> float:
-        """Return a parameter in milliseconds as seconds."""
-        return float(self.text(key, str(default_ms))) / 1e3
+    def number(self, key: str, default: int) -> int:
+        """Return a whole number, 0 or above; raises ValueError for anything else."""
+        return _number(key, self.text(key, str(default)))
+
+    def numbers(self, key: str) -> list[int]:
+        """Return whole numbers between commas; raises ValueError for anything else."""
+        values = self.text(key)
+        return [_number(key, value.strip()) for value in values.split(",")] if values else []
+
+    def seconds(self, key: str, default_ms: int) -> float:
+        """Return a parameter in whole milliseconds as seconds; raises ValueError for anything else and for 0."""
+        period_ms = self.number(key, default_ms)
+        if period_ms < 1:
+            raise ValueError(f"config.pbtxt: parameter {key} is 0, and has to be 1 or above")
+        return period_ms / 1e3
 
     def path(self, key: str) -> Path:
         """Return a path parameter, resolved."""
         return self._version_dir / self.text(key)
+
+
+def _number(key: str, text: str) -> int:
+    """Read a whole number as the other back ends do: int() takes '1_000' and digits of other scripts too."""
+    if not (text.isascii() and text.isdecimal()):
+        raise ValueError(f"config.pbtxt: parameter {key} is {text!r}, and has to be a whole number")
+    return int(text)
 
 
 def _stub() -> Any:

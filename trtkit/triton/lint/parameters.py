@@ -36,6 +36,14 @@ _KNOWN = {
     ),
 }
 """Parameters of the models around the engine: stock ones and trtkit's."""
+_KINDS = {
+    **dict.fromkeys(("add_special_tokens", "skip_special_tokens", "accumulate_tokens"), FLAG),
+    **dict.fromkeys(("pad_id", "max_threads", "max_draft_tokens", "cancellation_check_period_ms"), INTEGER),
+    "end_ids": INTEGERS,
+}
+"""What those of them take that are no text."""
+_WORDS = frozenset(["true", "t", "yes", "y", "1", "false", "f", "no", "n", "0"])
+"""Flags of Python models, in any case."""
 _FLAGS = ("True", "true", "TRUE", "1", "False", "false", "FALSE", "0")
 _LIST = r"\d+(, *\d+)*"
 _FORMS = {
@@ -57,6 +65,7 @@ def parameter_problems(model: Model, line: str | None) -> Iterator[Problem]:
     elif model.name in _KNOWN and model.config.backend == "python":
         known = _KNOWN[model.name].split()
         yield from (_unknown(model, name, known) for name in model.config.parameters if name not in known)
+        yield from _python_values(model)
 
 
 def _engine_names(model: Model, line: str | None) -> Iterator[Problem]:
@@ -101,6 +110,16 @@ def _engine_values(model: Model) -> Iterator[Problem]:
             if not model.text(name):
                 message = f"lookahead decoding does not load without {name}"
                 yield model.problem(message, f"parameters.{name}", "give all three sizes")
+
+
+def _python_values(model: Model) -> Iterator[Problem]:
+    for name, kind in _KINDS.items():
+        value = model.text(name)
+        is_valid = (
+            value.lower() in _WORDS if kind == FLAG else re.fullmatch(_FORMS.get(kind, ""), value, re.ASCII)
+        )
+        if value and "${" not in value and not is_valid:
+            yield model.problem(f"{name} is {value!r}", f"parameters.{name}", f"it takes {kind}")
 
 
 def _is_valid(row: Parameter, value: str) -> bool:

@@ -46,7 +46,7 @@ class TritonPythonModel:
         settings = Settings(args)
         self._engine = settings.text("tensorrt_llm_model_name", "tensorrt_llm")
         self._draft = settings.text("tensorrt_llm_draft_model_name")
-        self._max_draft = int(settings.text("max_draft_tokens", "0"))
+        self._max_draft = settings.number("max_draft_tokens", 0)
         self._names = dict(
             pair.split("=") for pair in settings.text("engine_tensor_names").split(",") if pair
         )
@@ -55,7 +55,7 @@ class TritonPythonModel:
             settings.path("tokenizer_dir"),
             skip_special_tokens=settings.flag("skip_special_tokens", default=True),
         )
-        self._pool = ThreadPoolExecutor(int(settings.text("max_threads", "64")), "relay")
+        self._pool = ThreadPoolExecutor(settings.number("max_threads", 64), "relay")
         self._stops = ThreadPoolExecutor(4, "stop")
         self._resting = Resting()
         self._relays = set()
