@@ -2,15 +2,17 @@ import json
 import shutil
 import socket
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 
 from tests.architectures.variants import VARIANTS
+from tests.checkpoint.conftest import save
 from tests.quantize.calibrated import DENSE, build, prepared, seen_by_transformers
 from trtkit.checkpoint.hf import HfCheckpoint
 from trtkit.checkpoint.safetensors import read_header, read_metadata
-from trtkit.errors import InputError
+from trtkit.errors import ContractError, InputError
 from trtkit.quantize.calibrate.purpose import Unreached
 from trtkit.quantize.histogram import SHIFT
 
@@ -63,6 +65,21 @@ def test_what_transformers_does_not_take_is_an_error_of_the_source(model, tmp_pa
     (folder / "config.json").write_text(json.dumps(config | {"initializer_range": "x"}))
     with pytest.raises(InputError, match="transformers cannot load it"):
         ranges_of(folder)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.norm.weight", "model.layers.0.input_layernorm.weight", "model.embed_tokens.weight"]
+)
+def test_ranges_of_a_sibling_with_other_norms_are_refused(name, model, tmp_path, write):
+    folder = model("llama")
+    ranges_of(folder)
+    file, ranges = folder / "model.safetensors", tmp_path / "ranges.safetensors"
+    tensors = {key: np.array(info.read()) for key, info in read_header(file).items()}
+    save(file, {key: values.astype(ml_dtypes.bfloat16) for key, values in tensors.items()})
+    write(folder, "fp8", ranges=ranges)
+    save(file, tensors | {name: tensors[name] + np.float32(0.5)})
+    with pytest.raises(ContractError, match="norms, biases or embeddings were others"):
+        write(folder, "fp8", ranges=ranges)
 
 
 def test_rows_of_weights_are_recorded(model):

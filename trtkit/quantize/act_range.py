@@ -27,6 +27,7 @@ from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.safetensors import Array, TensorInfo, numpy_dtype, read_header, read_metadata
 from trtkit.errors import ContractError, InputError, Problem
 from trtkit.plan.layers import HEAD
+from trtkit.quantize.digest import SURROUNDINGS, surroundings_digest
 from trtkit.quantize.histogram import BINS
 from trtkit.quantize.linear import Linear
 from trtkit.quantize.sharing import sharing_input
@@ -139,8 +140,10 @@ class ActRange:
         if problems:
             raise ContractError(condense(problems, file=str(self.path)))
 
-    def check(self, linears: Sequence[Linear], *, outputs: bool = False) -> None:
-        """Make sure that every layer has what will be asked for.
+    def check(
+        self, linears: Sequence[Linear], mapped: Sequence[MappedTensor], *, outputs: bool = False
+    ) -> None:
+        """Make sure that every layer has what will be asked for, and that the ranges are of this model.
 
         Raises:
             ContractError: Ranges are missing, of another model, or no ranges; all of them are listed.
@@ -161,6 +164,7 @@ class ActRange:
             *self._surplus(linears),
             *self._uneven(linears),
             *self._foreign(linears, kinds),
+            *self._other_surroundings(mapped),
         ]
         if problems:
             raise ContractError(condense(problems, file=str(self.path)))
@@ -214,6 +218,14 @@ class ActRange:
                     message = "the largest weights of the rows are not those of the source"
                     name = self._name(linear, index, _WEIGHT)
                     yield Problem(message, name, "the ranges are of another model: " + _AGAIN)
+
+    def _other_surroundings(self, mapped: Sequence[MappedTensor]) -> Iterator[Problem]:
+        told = self.said.get(SURROUNDINGS)
+        if isinstance(told, str) and told != (found := surroundings_digest(mapped)):
+            message = (
+                f"norms, biases or embeddings were others: {told[:12]}, and the source's are {found[:12]}"
+            )
+            yield Problem(message, SURROUNDINGS, "the ranges are of another model: " + _AGAIN)
 
     def _read(self, linear: Linear, index: int, kind: str) -> Floats:
         name = self._name(linear, index, kind)

@@ -46,7 +46,7 @@ class Fp8:
         """
         problems = quantized_problems(mapped, self.plan.weights)
         if not problems:
-            self.ranges.check(linears(mapped, layout))
+            self.ranges.check(linears(mapped, layout), mapped)
         return problems
 
     def jobs(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:

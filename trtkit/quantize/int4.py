@@ -85,7 +85,7 @@ class Int4:
             problems.append(Problem(message, key="dtype", hint="use float16 or bfloat16"))
         if problems or self.found.ranges.is_awaited:
             return problems
-        self.found.ranges.check(found)
+        self.found.ranges.check(found, mapped)
         problems = [problem for linear in found for problem in self.found.problems(linear)]
         if not problems and weights_digest(mapped) != self.found.weights_sha256:
             message = "was made of another model, whose weights it would put in place of these"

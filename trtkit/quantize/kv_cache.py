@@ -82,7 +82,7 @@ class KvCache:
         problems = self.weights.problems(mapped, layout)
         if not problems and self.ranges is not None:
             found = projections(mapped, layout)
-            self.ranges.check(found, outputs=True)
+            self.ranges.check(found, mapped, outputs=True)
             least = self.covers is KvScale.CACHE
             needs_own = least or has_key_norm(layout.config)
             self.ranges.check_cached(found, extents=needs_own, histograms=least)

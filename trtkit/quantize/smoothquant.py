@@ -116,7 +116,7 @@ class SmoothQuant:
             *structure_problems(mapped, weights),
         ]
         if not problems:
-            self.ranges.check(linears(mapped, layout), outputs=not self.mode.per_token)
+            self.ranges.check(linears(mapped, layout), mapped, outputs=not self.mode.per_token)
         return problems
 
     def jobs(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:

@@ -66,7 +66,7 @@ class SmoothQuantQdq:
         weights = self.plan.weights
         problems = [*quantized_problems(mapped, weights), *expert_problems(mapped, weights)]
         if not problems:
-            self.ranges.check(linears(mapped, layout))
+            self.ranges.check(linears(mapped, layout), mapped)
         return problems
 
     def jobs(self, mapped: Sequence[MappedTensor], layout: Layout) -> list[Job]:
