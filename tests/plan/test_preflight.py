@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.plan.published import published
+from trtkit.catalog.model import Kept
 from trtkit.catalog.parallel import Parallelism
 from trtkit.errors import ContractError, Severity
 from trtkit.plan import Machine, make_plan
@@ -177,6 +178,15 @@ def test_a_check_finds_what_it_is_about(contract_with, name, key, model, raw):
     found = BY_NAME[name](contract, config, outline(contract, config, MACHINE))
     assert key in [problem.key for problem in found]
     assert all(problem.hint and problem.severity is BY_NAME[name].severity for problem in found)
+
+
+def test_a_source_that_is_quantized_is_no_baseline(contract_with):
+    kept = Kept("AutoAWQ", ("int4-awq",), "auto", 128, has_zero_point=False, plain=frozenset())
+    contract = contract_with(quantization={"weights": "int4-awq", "gate": {}})
+    model = replace(published("llama-3.1-8b"), kept=kept)
+    (problem,) = BY_NAME["gate_has_baseline"](contract, model, outline(contract, model, MACHINE))
+    assert problem.key == "quantization.gate"
+    assert "AutoAWQ" in problem.message
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from trtkit.plan.preflight.layers import LAYER_CHECKS
 from trtkit.plan.preflight.memory import MEMORY_CHECKS
 from trtkit.plan.preflight.pace import PACE_CHECKS
 from trtkit.plan.preflight.slots import SLOT_CHECKS
+from trtkit.plan.preflight.source import gate_has_baseline
 from trtkit.plan.quantization import (
     group_size_has_kernel,
     heads_are_quantized_on_purpose,
@@ -246,6 +247,7 @@ CHECKS: tuple[Check, ...] = (
     prompt_leaves_room,
     step_holds_batch,
     *LAYER_CHECKS,
+    gate_has_baseline,
     *SLOT_CHECKS,
     *MEMORY_CHECKS,
     settings_have_a_user,

@@ -59,6 +59,17 @@ def dtype_has_kernel(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator
         yield Problem("the compiler has no bfloat16 before SM 80", "model.dtype", "use float16")
 
 
+@refuses
+def gate_has_baseline(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
+    """A quality gate compares with the model before it was quantized."""
+    if contract.quantization.gate is not None and model.kept is not None:
+        message = (
+            f"the source is quantized itself ({model.kept.method}), and cannot tell what quantizing cost"
+        )
+        hint = "leave the key out, or name the model that it was made from in model.source"
+        yield Problem(message, "quantization.gate", hint)
+
+
 SOURCE_CHECKS = (
     line_has_architecture,
     head_size_has_kernel,
