@@ -108,6 +108,17 @@ def test_formats_without_ranges_are_only_converted():
     assert [way["way"] for way in json.loads(done.stdout)["ways"]] == ["converting block by block"]
 
 
+def test_a_quantized_source_is_only_converted_and_to_its_own_format(tmp_path):
+    config = json.loads(LARGE.read_text())
+    config["quantization_config"] = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    asked = ("--gpu", "h100-sxm", "--step", "quantize", "--output", "json")
+    done = run(tmp_path / "config.json", "--weights", "int4-awq", *asked)
+    assert [way["way"] for way in json.loads(done.stdout)["ways"]] == ["converting block by block"]
+    with pytest.raises(ContractError, match="fp8 is asked for, and the source has int4-awq"):
+        run(tmp_path / "config.json", "--weights", "fp8", *asked)
+
+
 def test_samples_that_the_model_cannot_read_are_refused():
     asked = ("--step", "quantize", "--set", "quantization.calibration.max_length=9000")
     with pytest.raises(ContractError, match=r"samples of 9,000 tokens"):

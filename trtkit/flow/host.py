@@ -15,7 +15,7 @@ from trtkit.flow.machine import host_place
 from trtkit.flow.plan import Question
 from trtkit.plan.host import Need, Part, conversion_need, layerwise_need, linear_bytes, whole_need
 from trtkit.plan.preflight.target import target_problems
-from trtkit.plan.quantization import by_layer_problems, quant_plan_of
+from trtkit.plan.quantization import by_layer_problems, kept_problems, quant_plan_of
 from trtkit.plan.step import Place, Way, refusal
 from trtkit.plan.types import QuantPlan
 from trtkit.quantize.recipes import takes_ranges
@@ -40,11 +40,13 @@ def plan_step(question: Question, *, calibrates: bool, layer_wise: bool) -> list
     plans = [quant_plan_of(each) for each in chain]
     problems = target_problems(question.contract, question.model)
     problems += by_layer_problems(question.contract, question.model)
+    problems += kept_problems(question.contract, question.model)
     if problems:
         raise ContractError([question.located(each) for each in problems])
     formats = {name for each in chain for name in each.formats}
     ways = [_conversion(question, formats)]
     problems = [] if ways[0].fits else [refusal(ways[0], key="model.source")]
+    calibrates = calibrates and question.model.kept is None  # what is quantized is taken over as it is
     if calibrates and (calibrated := [each for each in plans if takes_ranges(each)]):
         problems += _length_problems(question)
         light = _layerwise(question, formats)

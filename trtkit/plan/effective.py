@@ -18,6 +18,8 @@ _FP8_CONTEXT = ("FP8", "W4A8_AWQ", "NVFP4")
 """Algorithms whose context attention can run in FP8."""
 _FUSED_ACTIVATIONS = ("silu", "gelu")
 _REDUCE_FUSION = ("LlamaForCausalLM", "Gemma2ForCausalLM", "MedusaForCausalLM")
+_CLASSES = {"medusa": "MedusaForCausalLM", "eagle": "EagleForCausalLM"}
+"""Classes of models with heads, whatever the model is."""
 
 
 @dataclass(frozen=True)
@@ -104,13 +106,15 @@ def _limits(ask: Ask, limits: EngineLimits) -> tuple[EngineLimits, list[Setting]
 
     draft = int(ask.flag("max_draft_len") or 0)
     most = limits.max_seq_len * limits.max_batch_size
+    least, why = limits.tokens_per_block, "a step is at least one block"
+    if not ask.is_on("context_fmha"):
+        least, why = limits.max_input_len, "context_fmha is off"
     if not ask.is_on("remove_input_padding"):
         become("max_num_tokens", most, "with padding kept every request takes max_seq_len")
-    become("max_num_tokens", min(limits.max_num_tokens, most), "no step can have more: sequences x length")
-    if not ask.is_on("context_fmha"):
-        become("max_num_tokens", max(limits.max_num_tokens, limits.max_input_len), "context_fmha is off")
-    block = limits.tokens_per_block
-    become("max_num_tokens", max(limits.max_num_tokens, block), "a step is at least one block")
+    else:
+        become("max_num_tokens", min(limits.max_num_tokens, most), "no step can have more: sequences x length")
+        become("max_num_tokens", max(limits.max_num_tokens, least), why)
+    optimum = _opt_num_tokens(ask, limits)  # drafts come after it
     if ask.flag("speculative_decoding_mode") is not None:
         length = limits.max_seq_len
         reason = "draft tokens need places of their own; a request has as many as before"
@@ -119,7 +123,7 @@ def _limits(ask: Ask, limits: EngineLimits) -> tuple[EngineLimits, list[Setting]
         changed.append(Setting("max_seq_len", str(length), str(length + draft), reason))
         tokens = max(limits.max_num_tokens, limits.max_batch_size * (draft + 1))
         become("max_num_tokens", tokens, "every request takes its draft tokens and one more")
-    return limits, [*changed, _opt_num_tokens(ask, limits)]
+    return limits, [*changed, optimum]
 
 
 def _opt_num_tokens(ask: Ask, limits: EngineLimits) -> Setting:
@@ -133,7 +137,8 @@ def _opt_num_tokens(ask: Ask, limits: EngineLimits) -> Setting:
 
 
 def _fusions(ask: Ask) -> list[Setting]:
-    architecture, algo = ask.model.architecture, ask.quantization.quant_algo
+    algo = ask.quantization.quant_algo
+    architecture = _CLASSES.get(str(ask.flag("speculative_decoding_mode")), ask.model.architecture)
     reduce = ask.tp > 1 and architecture in _REDUCE_FUSION
     fused, why = True, ""
     if ask.model.hidden_act not in _FUSED_ACTIVATIONS or ask.model.moe is not None:

@@ -104,6 +104,11 @@ def group_size_has_kernel(contract: Contract, _: ModelConfig, __: Plan) -> Itera
 @refuses
 def source_has_the_formats(contract: Contract, model: ModelConfig, _: Plan) -> Iterator[Problem]:
     """A source that is quantized already is taken over as it is: nothing makes another format of it."""
+    yield from kept_problems(contract, model)
+
+
+def kept_problems(contract: Contract, model: ModelConfig) -> Iterator[Problem]:
+    """Yield what a contract asks for that a quantized source does not have."""
     asked, kept = contract.quantization, model.kept
     if kept is None:
         return

@@ -107,6 +107,11 @@ def _contradictions(flags: _Flags, model: ModelConfig, plan: Plan) -> Iterator[t
             yield "streamingllm", "only lines before 1.0 have it, for Llama", "leave it out"
     if flags.is_on("pp_reduce_scatter") and model.architecture != "MixtralForCausalLM":
         yield "pp_reduce_scatter", f"{model.architecture} engines assert against it", "leave it out"
+    is_fp8_llama = model.architecture == "LlamaForCausalLM" and plan.quantization.weights == "fp8"
+    if flags.is_on("user_buffer") and not is_fp8_llama:
+        yield "user_buffer", f"it is for FP8 layers of Llama, not {plan.quantization.weights} of {model.architecture}", (
+            "leave it out"
+        )
     yield from _swiglu(flags, plan)
     yield from _plugins(flags, model, plan)
     if flags["kv_cache_type"] != "paged":
