@@ -103,6 +103,7 @@ CASES = [
     case("flags_agree", f"{FLAGS}.gemm_swiglu_plugin", build_flags={"gemm_swiglu_plugin": "fp8"}),
     case("flags_agree", f"{FLAGS}.gemm_swiglu_plugin", trtllm="0.17", weights="fp8",
          build_flags={"gemm_swiglu_plugin": "fp8"}),
+    case("flags_agree", f"{FLAGS}.user_buffer", build_flags={"user_buffer": "enable"}),
     case("flags_agree", f"{FLAGS}.strip_plan", build_flags={"fast_build": True, "strip_plan": True}),
     case("flags_agree", f"{FLAGS}.low_latency_gemm_plugin", gpu="b200", build_flags={"low_latency_gemm_plugin": "fp8"}),
     case("speculation_has_its_backend", "engine.speculation", backend="llmapi", speculation=EAGLE),

@@ -68,6 +68,8 @@ def attention_settings(ask: Ask) -> tuple[Setting, ...]:
     kv = quantization.kv_cache_quant_algo
     paged, fp8 = ask.is_on("use_paged_context_fmha"), ask.is_on("use_fp8_context_fmha")
     why_paged = why_fp8 = ""
+    if ask.is_on("streamingllm"):
+        paged, why_paged = False, "StreamingLLM has no paged context attention"
     if not ask.is_on("context_fmha"):
         paged, fp8, why_paged = False, False, "context_fmha is off"
         why_fp8 = why_paged
@@ -83,8 +85,6 @@ def attention_settings(ask: Ask) -> tuple[Setting, ...]:
         fp8, why_fp8 = True, "paged context attention on an FP8 KV cache runs in FP8"
     if kv == "INT8" and paged:
         paged, why_paged = False, "an INT8 KV cache is not read in the context phase"
-    if ask.is_on("streamingllm"):
-        paged, why_paged = False, "StreamingLLM has no paged context attention"
     if ask.flag("speculative_decoding_mode") == "eagle":
         paged, why_paged = True, "EAGLE needs paged context attention"
     return (
@@ -112,9 +112,10 @@ def _limits(ask: Ask, limits: EngineLimits) -> tuple[EngineLimits, list[Setting]
     if not ask.is_on("remove_input_padding"):
         become("max_num_tokens", most, "with padding kept every request takes max_seq_len")
     else:
-        become("max_num_tokens", min(limits.max_num_tokens, most), "no step can have more: sequences x length")
+        become(
+            "max_num_tokens", min(limits.max_num_tokens, most), "no step can have more: sequences x length"
+        )
         become("max_num_tokens", max(limits.max_num_tokens, least), why)
-    optimum = _opt_num_tokens(ask, limits)  # drafts come after it
     if ask.flag("speculative_decoding_mode") is not None:
         length = limits.max_seq_len
         reason = "draft tokens need places of their own; a request has as many as before"
@@ -123,7 +124,9 @@ def _limits(ask: Ask, limits: EngineLimits) -> tuple[EngineLimits, list[Setting]
         changed.append(Setting("max_seq_len", str(length), str(length + draft), reason))
         tokens = max(limits.max_num_tokens, limits.max_batch_size * (draft + 1))
         become("max_num_tokens", tokens, "every request takes its draft tokens and one more")
-    return limits, [*changed, optimum]
+    # It is given these limits, and looks at drafts last.
+    before_drafts = max(min(limits.max_num_tokens, most), least)
+    return limits, [*changed, _opt_num_tokens(ask, replace(limits, max_num_tokens=before_drafts))]
 
 
 def _opt_num_tokens(ask: Ask, limits: EngineLimits) -> Setting:

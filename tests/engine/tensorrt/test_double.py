@@ -5,8 +5,17 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
+from tests.engine.tensorrt.conftest import contract_of
+from tests.plan.published import published
 from trtkit.catalog.trtllm import FLAGS, LINES
+from trtkit.checkpoint.trtllm_config import write_config
+from trtkit.engine.tensorrt.argv import build_argv
+from trtkit.engine.tensorrt.expected import differences
+from trtkit.errors import ContractError
+from trtkit.plan import Machine, make_plan
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parents[1] / "golden" / "cases"
@@ -56,3 +65,58 @@ def test_the_catalog_has_the_flags_of_each_line(double, line):
         )
         if known[name].choices and flag.choices:
             assert set(known[name].choices) == set(flag.choices), name
+
+
+HEADS = {"medusa": "MedusaForCausalLM", "eagle": "EagleForCausalLM"}
+MODES = {
+    "draft-target": {"draft": "small.yaml", "max_draft_tokens": 5},
+    "medusa": {"checkpoint": "heads", "max_draft_tokens": 63},
+    "eagle": {"checkpoint": "heads", "max_draft_tokens": 63},
+    "lookahead": {"lookahead": {"window": 3, "ngram": 3, "verification": 3}},
+}
+SWITCHES = {name: flag.choices for name, flag in FLAGS.items() if flag.choices == ("enable", "disable")}
+ENGINES = st.fixed_dictionaries(
+    {
+        "trtllm": st.sampled_from(LINES),
+        "gpu": st.sampled_from(["h100-sxm", "a100-80", "b200"]),
+        "tensor_parallel": st.sampled_from([1, 2]),
+        "build_flags": st.dictionaries(
+            st.sampled_from(list(SWITCHES)), st.sampled_from(["enable", "disable"])
+        ),
+        "limits": st.fixed_dictionaries(
+            {
+                "max_batch_size": st.sampled_from([1, 3, 512]),
+                "max_seq_len": st.sampled_from([33, 4096]),
+                "max_num_tokens": st.sampled_from([16, 64, 8192]),
+            }
+        ),
+        "kv_cache": st.fixed_dictionaries({"tokens_per_block": st.sampled_from([32, 128])}),
+    },
+    optional={"speculation": st.sampled_from([{"mode": mode, **rest} for mode, rest in MODES.items()])},
+)
+FORMATS = st.tuples(st.sampled_from(["none", "int8-wo", "fp8"]), st.sampled_from(["auto", "int8", "fp8"]))
+
+
+@given(engine=ENGINES, formats=FORMATS, name=st.sampled_from(["llama-3.1-8b", "mistral-7b-v0.3"]))
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much],
+)
+def test_whatever_a_plan_lets_through_is_built_as_planned(double, engine, formats, name):
+    model, line = published(name), engine["trtllm"]
+    flags = {key: each for key, each in engine["build_flags"].items() if FLAGS[key].in_line(line)}
+    quantization = {"weights": formats[0], "kv_cache": formats[1]}
+    try:
+        contract = contract_of(quantization=quantization, **engine | {"build_flags": flags})
+        plan = make_plan(contract, model, Machine(2, 10**12))
+    except ContractError:
+        assume(False)
+    algos = {key: getattr(plan.quantization, key) for key in ("quant_algo", "kv_cache_quant_algo")}
+    config = write_config(model, dtype=plan.dtype, quantization=algos, parallelism=plan.target.ranks)
+    if (mode := engine.get("speculation", {}).get("mode")) in HEADS:
+        config |= {"architecture": HEADS[mode], "max_draft_len": 63, "num_eagle_layers": 2}
+    args = double("flags").parser_of(line).parse_args(build_argv(plan, Path("in"), Path("out"))[1:])
+    rewrite, sm = double("rewrite"), plan.target.gpu.sm
+    rewrite.reject(args, sm, line)
+    assert differences(plan, config, rewrite.engine_config(args, config, sm, line, f"{line}.0")) == []

@@ -109,9 +109,10 @@ def _contradictions(flags: _Flags, model: ModelConfig, plan: Plan) -> Iterator[t
         yield "pp_reduce_scatter", f"{model.architecture} engines assert against it", "leave it out"
     is_fp8_llama = model.architecture == "LlamaForCausalLM" and plan.quantization.weights == "fp8"
     if flags.is_on("user_buffer") and not is_fp8_llama:
-        yield "user_buffer", f"it is for FP8 layers of Llama, not {plan.quantization.weights} of {model.architecture}", (
-            "leave it out"
+        message = (
+            f"it is for FP8 layers of Llama, not for {plan.quantization.weights} of {model.architecture}"
         )
+        yield "user_buffer", message, "leave it out"
     yield from _swiglu(flags, plan)
     yield from _plugins(flags, model, plan)
     if flags["kv_cache_type"] != "paged":
