@@ -94,6 +94,19 @@ def test_a_checkpoint_with_heads_takes_the_place_of_the_source(tools, contract, 
         ({"instead": {BIAS: np.ones(64, np.float16)}}, f"{BIAS} of rank 0 is float16, dtype is bfloat16"),
         ({"instead": {HEAD: np.ones((260, 64), np.int8)}}, f"{HEAD} of rank 0 is int8, dtype is bfloat16"),
         ({"instead": {"medusa_heads.7.lm_head.weight": ones(260, 64)}}, "holds medusa_heads.7"),
+        ({"rotary_base": 500000.0}, "rotary_base is 500000.0, the model has 10000.0"),
+        ({"norm_epsilon": None}, "norm_epsilon is None, the model has"),
+        ({"head_size": 32}, "head_size is 32, the model has 16"),
+        ({"attn_bias": True}, "attn_bias is True, the model has False"),
+        ({"rotary_scaling": {"type": "linear", "factor": 2.0}}, "rotary_scaling is {'type': 'linear'"),
+        ({"position_embedding_type": "alibi"}, "position_embedding_type is 'alibi'"),
+        (
+            {"max_position_embeddings": 32},
+            "max_position_embeddings is 32, and the contract's sequences have 64",
+        ),
+        ({"logits_dtype": "int8"}, "logits_dtype is 'int8'"),
+        ({"mapping": {"layers": 2}}, "mapping.layers is no key that a loader takes"),
+        ({"quantization": [8]}, "quantization is [8], and has to be an object"),
         ({"num_medusa_heads": None}, "num_medusa_heads is None, and has to be a positive"),
         ({"num_medusa_heads": 0}, "num_medusa_heads is 0"),
         ({"num_medusa_layers": True}, "num_medusa_layers is True"),
@@ -107,6 +120,17 @@ def test_a_checkpoint_with_other_heads_is_refused(tools, contract, build, heads,
     code, document, _ = build(contract(speculation=SPECULATION))
     assert code == 2
     assert message in document["error"]["message"]
+
+
+def test_keys_that_classes_have_defaults_for_may_be_left_out(tools, contract, build, heads):
+    tools()
+    folder = heads()
+    config = json.loads((folder / "config.json").read_text())
+    left_out = {"head_size", "rotary_base", "rotary_scaling", "attn_bias", "mlp_bias", "logits_dtype"}
+    kept = {key: value for key, value in config.items() if key not in left_out}
+    (folder / "config.json").write_text(json.dumps(kept))
+    code, _, err = build(contract(speculation=SPECULATION))
+    assert code == 0, err
 
 
 def test_heads_of_fp8_bring_their_scales(tools, contract, build, heads):

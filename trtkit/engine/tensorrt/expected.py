@@ -77,10 +77,9 @@ def differences(plan: Plan, checkpoint: Mapping[str, Any], built: Mapping[str, A
 def expected(plan: Plan, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values by dotted key."""
     flags = flags_of(plan)
-    model = {f"pretrained_config.{key}": checkpoint.get(key) for key in _MODEL_KEYS}
     quantization = checkpoint.get("quantization") or {}
-    given = [key for key in (*_IF_GIVEN, *plan.model.numerics) if key in checkpoint]
-    model |= {f"pretrained_config.{key}": checkpoint[key] for key in given}
+    given = [key for key in (*_MODEL_KEYS, *_IF_GIVEN, *plan.model.numerics) if key in checkpoint]
+    model = {f"pretrained_config.{key}": checkpoint[key] for key in given}
     given = [key for key in _QUANTIZATION_IF_GIVEN if quantization.get(key) is not None]
     for key in ("quant_algo", "kv_cache_quant_algo", *given):
         model[f"pretrained_config.quantization.{key}"] = quantization.get(key)
@@ -92,7 +91,9 @@ def expected(plan: Plan, checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     # -1 stands for what follows from the others.
     sizes |= {key: mapping[key] for key in _MAPPING_IF_GIVEN if (mapping.get(key) or -1) > 0}
     model |= {f"pretrained_config.mapping.{key}": value for key, value in sizes.items()}
-    model["pretrained_config.logits_dtype"] = flags.get("logits_dtype") or checkpoint.get("logits_dtype")
+    model["pretrained_config.logits_dtype"] = (
+        flags.get("logits_dtype") or checkpoint.get("logits_dtype") or "float32"
+    )
     build = {**_shapes(plan, checkpoint, flags), **_options(flags), **_lora(flags)}
     return {
         **model,

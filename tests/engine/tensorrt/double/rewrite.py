@@ -30,7 +30,7 @@ def reject(args, sm, line):
 
 def engine_config(args, model, sm, line, version):
     """Return the engine's ``config.json``."""
-    model = dict(model)
+    model = _defaults(model) | model
     if args.logits_dtype:
         model["logits_dtype"] = args.logits_dtype
     plugins = _plugins(args, line) | {"dtype": model["dtype"], "manage_weights": args.fast_build}
@@ -54,6 +54,22 @@ def engine_config(args, model, sm, line, version):
     plugins["paged_kv_cache"], plugins["paged_state"] = name == "PAGED", False
     build["plugin_config"], build["lora_config"] = plugins, _lora(args, plugins)
     return {"version": version, "pretrained_config": model, "build_config": build}
+
+
+def _defaults(model):
+    """Return what the classes fill in."""
+    return {
+        "logits_dtype": "float32",
+        "hidden_act": "gelu",
+        "norm_epsilon": 1e-5,
+        "num_key_value_heads": model["num_attention_heads"],
+        "intermediate_size": 4 * model["hidden_size"],
+        "head_size": model["hidden_size"] // model["num_attention_heads"],
+        "rotary_base": 10000.0,
+        "rotary_scaling": None,
+        "attn_bias": False,
+        "mlp_bias": False,
+    }
 
 
 def _plugins(args, line):
