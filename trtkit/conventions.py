@@ -27,6 +27,8 @@ TEXT_MODELS = (ENSEMBLE_MODEL, BLS_MODEL)
 # Request metadata understood by the proxy (lower case, as gRPC requires)
 CLASS_HEADER = "x-trtkit-class"
 TENANT_HEADER = "x-trtkit-tenant"
+SESSION_HEADER = "x-trtkit-session"
+"""Requests that share the beginning of their prompts, such as the turns of a conversation."""
 TRITON_GRPC_ERROR_HEADER = "triton_grpc_error"
 
 SPELL_CODE_PARAMETER = "trtkit_spell_error_code"

@@ -181,6 +181,19 @@ def test_a_check_finds_what_it_is_about(contract_with, name, key, model, raw):
     assert all(problem.hint and problem.severity is BY_NAME[name].severity for problem in found)
 
 
+def test_a_sequence_has_to_fit_the_part_of_each_proxy(contract_with):
+    model, engine = published("llama-3.1-8b"), ENGINE | {"gpu": "l4", "limits": {"max_seq_len": 8192}}
+    contract = contract_with(engine=engine, admission={"proxies": 1000})
+    (problem,) = BY_NAME["pool_holds_sequence"](contract, model, outline(contract, model, MACHINE))
+    assert problem.key == "admission.proxies"
+    most = int(problem.hint.rpartition(" ")[2])
+    for proxies, found in ((most, 0), (most + 1, 1)):
+        contract = contract_with(engine=engine, admission={"proxies": proxies})
+        assert (
+            len(BY_NAME["pool_holds_sequence"](contract, model, outline(contract, model, MACHINE))) == found
+        )
+
+
 def test_a_source_that_is_quantized_is_no_baseline(contract_with):
     kept = Kept("AutoAWQ", ("int4-awq",), "auto", 128, has_zero_point=False, plain=frozenset())
     contract = contract_with(quantization={"weights": "int4-awq", "gate": {}})

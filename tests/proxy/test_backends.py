@@ -61,10 +61,11 @@ async def both(pair, serve):
     return await serve(*(each.address for each in pair), **QUICK)
 
 
-async def trailers_of(front, text="hello"):
+async def trailers_of(front, text="hello", **metadata):
     """Send one request; return the trailing metadata of its status."""
+    headers = [(name.replace("_", "-"), value) for name, value in metadata.items()]
     async with grpc.aio.insecure_channel(front.address) as channel:
-        call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")()
+        call = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")(metadata=headers)
         await call.write(infer_request(BLS, text_inputs(text)))
         await call.done_writing()
         with contextlib.suppress(grpc.aio.AioRpcError):
@@ -96,6 +97,19 @@ async def test_requests_go_to_the_least_loaded_server_and_the_answer_names_it(pa
     assert (len(pair[0].requests), len(pair[1].requests)) == (1, 3)
 
 
+async def test_a_session_goes_on_at_the_server_that_has_read_its_beginning(pair, both, spawn):
+    pair[0].script = until_stopped(pair[0])
+    busy = spawn(ask(both.address))
+    await both.until(1, "zone_used", backend="0", zone="decode_slots")
+    session = {"x_trtkit_session": "chat-7"}
+    assert (await trailers_of(both, "first turn", **session))["trtkit-backend"] == "1"
+    busy.cancel()
+    await both.until(0, "inflight_requests")
+    assert (await trailers_of(both, "another turn", **session))["trtkit-backend"] == "1"
+    pair[0].script = pair[1].script
+    assert (await trailers_of(both, "somebody else's"))["trtkit-backend"] == "0"
+
+
 async def test_what_was_never_sent_to_a_server_that_is_away_goes_to_another(pair, serve):
     front = await serve(*(each.address for each in pair), probe_period_s=60)
     await asked(front)
@@ -109,7 +123,7 @@ async def test_what_was_never_sent_to_a_server_that_is_away_goes_to_another(pair
     assert await front.metric("backend_ejections_total", backend="0", health="unreachable") == 1
     await pair[0].start()
     await front.until(1, "backend_up", backend="0")
-    assert (await trailers_of(front))["trtkit-backend"] == "0"
+    assert (await trailers_of(front, "other words"))["trtkit-backend"] == "0"
 
 
 async def test_where_no_server_can_be_reached_nothing_is_said_to_have_been_sent(pair, serve):
@@ -241,7 +255,7 @@ async def test_a_server_that_was_stopped_hurts_nobody_else_and_is_taken_back(ser
         await front.until(0, "inflight_requests", within_s=6)
         process.send_signal(signal.SIGCONT)
         await front.until(1, "backend_up", backend="0", within_s=6)
-        assert (await trailers_of(front))["trtkit-backend"] == "0"
+        assert (await trailers_of(front, "other words"))["trtkit-backend"] == "0"
 
 
 async def test_while_the_only_server_is_stuck_requests_are_refused_at_once(serve):

@@ -18,6 +18,10 @@ class Admission(Section):
     """Share of the KV pool that admitted requests may reserve; the rest is headroom."""
     max_queue: Annotated[int, Field(ge=1, le=1_000_000)] = 512
     """Requests that may wait for one pool; less urgent ones take no place from more urgent ones."""
+    max_queue_tokens: Tokens | None = None
+    """Prompt tokens that may wait for one pool, counted in the same way; left out, only requests are counted."""
+    proxies: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Proxies in front of the same engines: each hands out its equal part of every zone, whatever the others do."""
     starvation_ms: Milliseconds = 30_000.0
     """A request that waited this long goes before every band, within ``minimum_share``: nobody waits for ever."""
     holdback: Annotated[tuple[Fraction, ...], Field(min_length=1, max_length=16, strict=False)] = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trtkit.catalog.gpus import Gpu
 from trtkit.catalog.model import ModelConfig
@@ -82,6 +82,13 @@ class Zones:
     """Tokens that layers with a sliding window keep of a sequence; None where all layers keep all of them."""
     window_share: float = 0.0
     """Part of the layers that have the window."""
+
+    def part(self, parts: int) -> Zones:
+        """Return one of so many equal parts, with room for one request at least."""
+        prefill, kv, slots = (
+            each // parts for each in (self.prefill_tokens, self.kv_tokens, self.decode_slots)
+        )
+        return replace(self, prefill_tokens=max(1, prefill), kv_tokens=kv, decode_slots=max(1, slots))
 
     def kv_need(self, tokens: int, tokens_per_block: int) -> int:
         """Return what a sequence takes of :attr:`kv_tokens`: whole blocks, and no more of them than windows keep.

@@ -6,11 +6,11 @@ from typing import Any
 
 from tritonclient.grpc import InferenceServerClientPlugin
 
-from trtkit.conventions import CLASS_HEADER, TENANT_HEADER
+from trtkit.conventions import CLASS_HEADER, SESSION_HEADER, TENANT_HEADER
 
 
 class PriorityPlugin(InferenceServerClientPlugin):  # type: ignore[misc]
-    """Names the service class (and the tenant) in the metadata of each request.
+    """Names the service class in the metadata of each request, and the tenant and the session where there are some.
 
     ::
 
@@ -18,10 +18,9 @@ class PriorityPlugin(InferenceServerClientPlugin):  # type: ignore[misc]
         client.register_plugin(PriorityPlugin("interactive"))
     """
 
-    def __init__(self, class_name: str, tenant: str | None = None) -> None:
-        self._headers = {CLASS_HEADER: class_name}
-        if tenant is not None:
-            self._headers[TENANT_HEADER] = tenant
+    def __init__(self, class_name: str, tenant: str | None = None, session: str | None = None) -> None:
+        named = {CLASS_HEADER: class_name, TENANT_HEADER: tenant, SESSION_HEADER: session}
+        self._headers = {header: value for header, value in named.items() if value is not None}
 
     def __call__(self, request: Any) -> None:
         """Add the headers; what the caller set itself stays."""

@@ -135,6 +135,8 @@ class Caller:
     """What it names as its class, each once; more than one contradict each other."""
     tenants: tuple[str, ...] = ()
     """Who shares its band's turns as one; likewise."""
+    sessions: tuple[str, ...] = ()
+    """What its prompt continues; likewise."""
 
     def why_left(self, now_s: float) -> Reason:
         """Tell a client whose time was up from one that left of its own will."""

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import grpc.aio
 
-from trtkit.conventions import CLASS_HEADER, TENANT_HEADER
+from trtkit.conventions import CLASS_HEADER, SESSION_HEADER, TENANT_HEADER
 from trtkit.proxy.admission import UNSIZED, Bound, Constraint, Outcome, Reason, Record, Request
 from trtkit.proxy.core import Core
 from trtkit.proxy.ending import OK, Caller, Ending, Facts, Refusal
-from trtkit.proxy.intake import add_default_output, choose_class, measure, only, to_request
+from trtkit.proxy.intake import add_default_output, affinity_of, choose_class, measure, only, to_request
 from trtkit.proxy.metrics import NO_CLASS
 from trtkit.proxy.slo import Timeline
 from trtkit.proxy.upstream import SERVICE, refusal_of
@@ -148,6 +148,7 @@ class Exchange:
             streams=streams,
             tenant=tenant,
             terms=config.terms[name],
+            affinity=affinity_of(call, dialect, only(SESSION_HEADER, self._caller.sessions)),
         )
         self._max_tokens = self._timeline.most_tokens = size.max_tokens
         self.facts.clipped_to = size.max_tokens if size.clipped else None

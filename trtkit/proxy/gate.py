@@ -52,8 +52,7 @@ class Gate:
         if self.admission.would_refuse(priority, tenant):
             reason = Reason.QUEUE_FULL
             pushback_ms = self.admission.pushback_ms(reason, priority, 0, self._clock())
-            ahead, most = self.admission.ahead(priority), self.admission.rules.max_queue
-            bound = Bound(Constraint.QUEUE, ahead, most)
+            bound = Bound(Constraint.QUEUE, *self.admission.fill(priority))
             raise Refusal(reason, pushback_ms=_spread(pushback_ms), bound=bound)
 
     async def enter(self, request: Request, on_abort: OnAbort) -> Record:

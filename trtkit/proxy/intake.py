@@ -17,6 +17,8 @@ from trtkit.proxy.wire.prompt import PromptCounter
 from trtkit.proxy.wire.request import LlmRequest
 from trtkit.proxy.wire.schema import ModelSchema
 
+_PREFIX_BYTES = 2048
+"""A few blocks of a KV cache, in text and in tokens: enough to tell conversations and system prompts apart."""
 LimitsOf = Callable[[int], EngineLimits]
 
 
@@ -148,6 +150,7 @@ def to_request(
     streams: bool,
     tenant: str = "",
     terms: Terms = NO_TERMS,
+    affinity: int = 0,
 ) -> Request:
     """Put together what admission judges."""
     return Request(
@@ -163,4 +166,10 @@ def to_request(
         tenant=tenant,
         # A request that does not stream shows no first token, so it is not held to a promise about it.
         terms=terms if streams else replace(terms, ttft_s=math.inf),
+        affinity=affinity,
     )
+
+
+def affinity_of(call: LlmRequest, dialect: Dialect, session: str | None) -> int:
+    """Return what requests have in common whose KV an engine may reuse: their session, else how their prompts begin."""
+    return hash(session or call.tensors.start(dialect.prompt, _PREFIX_BYTES))

@@ -13,6 +13,7 @@ import grpc.aio
 from trtkit.conventions import (
     CLASS_HEADER,
     ENGINE_MODEL,
+    SESSION_HEADER,
     TENANT_HEADER,
     TEXT_MODELS,
     TRITON_GRPC_ERROR_HEADER,
@@ -184,6 +185,7 @@ def caller_of(context: Any, now_s: float) -> Caller:
         deadline_s=math.inf if left_s is None else now_s + left_s,
         grpc_errors=list(named.get(TRITON_GRPC_ERROR_HEADER, ())) == ["true"],
         class_names=tuple(named.get(CLASS_HEADER, ())),
+        sessions=tuple(named.get(SESSION_HEADER, ())),
         tenants=tuple(tenant[:_TENANT_CHARACTERS] for tenant in named.get(TENANT_HEADER, ())),
     )
 

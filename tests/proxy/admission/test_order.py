@@ -220,3 +220,25 @@ def test_tenants_that_come_once_are_forgotten():
         gate.finish(f"r{n - 1}", n, tokens=5)
     gate.offer(request("last"), 6000)
     assert len(gate.pools[0].queue.bands[0]._lanes) < 4000
+
+
+def test_the_queue_is_bounded_in_prompt_tokens_too_and_one_may_wait_alone():
+    gate = admission(slots=1, max_queue_tokens=1000)
+    gate.offer(request("runs"), 0)
+    assert gate.offer(request("long", 2, prompt=5000, sheddable=True), 0) == []
+    (refused,) = gate.offer(request("next", 2, prompt=100), 0)
+    assert (refused.id, refused.reason) == ("next", Reason.QUEUE_FULL)
+    assert gate.would_refuse(2)
+    assert not gate.would_refuse(1)
+    (shed,) = gate.offer(request("urgent", 1, prompt=900), 0)
+    assert (shed.id, shed.reason) == ("long", Reason.SHED)
+    assert (shed.record.constraint, shed.record.measured, shed.record.threshold) == ("queue", 5900, 1000)
+
+
+def test_one_long_newcomer_takes_the_place_of_several():
+    gate = admission(slots=1, max_queue_tokens=1000)
+    gate.offer(request("runs"), 0)
+    for n in range(9):
+        assert gate.offer(request(f"low{n}", 2, prompt=100, sheddable=True), 0) == []
+    shed = gate.offer(request("urgent", 1, prompt=500), 0)
+    assert [each.id for each in shed] == ["low8", "low7", "low6", "low5"]

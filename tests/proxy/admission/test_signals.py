@@ -107,3 +107,22 @@ def test_reports_that_stand_still_while_tokens_flow_are_suspect_but_not_while_id
     assert gate.backends[0].signal.suspicion is suspicion
     gate.observe(0, report(used=11, free=89), 6.4)
     assert gate.backends[0].signal.suspicion is Suspicion.NONE
+
+
+def test_each_of_several_proxies_hands_out_its_part_and_takes_the_others_for_no_strangers():
+    gates = [admission(slots=8, kv=64_000, prefill=1000, proxies=2) for _ in range(2)]
+    for gate in gates:
+        for n in range(6):
+            gate.offer(request(f"own{n}", prompt=100, output=924), 0)
+        assert gate.backends[0].ledger.decode_slots == 4
+        assert gate.backends[0].ledger.kv_limit == 32_000
+    for n in range(60):
+        said = EngineReport(256 + n % 2, 1744 - n % 2, 2000, 32, active=8, waiting=0, most_requests=8)
+        gates[0].observe(0, said, 0.2 * n)
+    ledger = gates[0].backends[0].ledger
+    assert (ledger.foreign_kv_tokens, ledger.foreign_slots) == (0, 0)
+    assert (ledger.kv_limit, ledger.slots_limit) == (32_000, 4)
+    for n in range(60, 120):
+        gates[0].observe(0, EngineReport(1500 + n % 2, 500 - n % 2, 2000, 32, active=10), 0.2 * n)
+    assert ledger.foreign_slots == 2
+    assert ledger.foreign_kv_tokens > 0

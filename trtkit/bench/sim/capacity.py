@@ -207,5 +207,6 @@ class Site:
 
     def _admission(self, engines: Counts) -> Admission:
         first, *longer = (pool.spec(count) for pool, count in zip(self.pools, engines, strict=True))
-        rules = self.contract.admission
+        # One admission stands for all proxies: together they hand out what one alone would.
+        rules = self.contract.admission.model_copy(update={"proxies": 1})
         return Admission(rules, first.zones, first.tokens_per_block, backends=first.backends, longer=longer)

@@ -18,8 +18,12 @@ from trtkit.plan.types import MemoryPlan, Plan
 def pool_holds_sequence(contract: Contract, _: ModelConfig, plan: Plan) -> Iterator[Problem]:
     """One request of full length must fit the share of the KV pool that the proxy hands out."""
     need = plan.zones.kv_need(plan.limits.max_seq_len, plan.limits.tokens_per_block)
-    have, pool = plan.zones.kv_tokens, plan.memory.kv_tokens
-    if have < need and not _missing_bytes(plan.memory):
+    proxies, pool = contract.admission.proxies, plan.memory.kv_tokens
+    have = plan.zones.part(proxies).kv_tokens
+    if have < need <= plan.zones.kv_tokens:
+        message = f"one sequence needs {need} KV tokens, and each of {proxies} proxies may hand out {have}"
+        yield Problem(message, "admission.proxies", f"at most {plan.zones.kv_tokens // need}")
+    elif have < need and not _missing_bytes(plan.memory):
         message = f"one sequence needs {need} KV tokens, admission may hand out {have} of a pool of {pool}"
         key, hint = _bound_of_pool(contract, plan)
         yield Problem(message, key, f"{hint}, or lower engine.limits.max_seq_len")

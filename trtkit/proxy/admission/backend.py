@@ -63,7 +63,7 @@ class Backend:
         self.place = (0.0, index, self)
         """Its entry in its pool's order by load."""
         self.last_first_token_s = -1e9
-        self.signal = Signal()
+        self.signal = Signal(rules.proxies)
         self.sheddable: OrderedDict[str, Ticket] = OrderedDict()
         """Requests before their first token that may be stopped for a more urgent one, oldest first."""
         self.stopping = 0
@@ -71,7 +71,8 @@ class Backend:
         self._prefill_since_s = 0.0
         self._kv_tokens = max(1, zones.kv_tokens)
         self._margin = rules.refusal_margin
-        self._prefill_s = rules.prefill_ms / 1000
+        self._proxies = rules.proxies
+        self._prefill_s = rules.prefill_ms / 1000 / rules.proxies
         self._prefill_fit = LineFit(min(_INFORMATIVE_TOKENS, zones.prefill_tokens / 3))
         self._step_fit = LineFit(1.0)
         self._first_tokens = self._finished = 0
@@ -145,6 +146,7 @@ class Backend:
         if ticket.request.sheddable:
             self.sheddable[ticket.request.id] = ticket
         self.pool.note(self, ticket.held_prefill_tokens, 1)
+        self.pool.remember(ticket, self)
         limit_s = ticket.request.terms.tpot_s
         self._tpot_limits_s[limit_s] = self._tpot_limits_s.get(limit_s, 0) + 1
 
@@ -225,7 +227,11 @@ class Backend:
         ledger, signal = self.ledger, self.signal
         if signal.believes(report, now_s, served=self._first_tokens) and report is not None:
             signal.compare(report, ledger)
-            ledger.narrow(report.max_blocks * report.tokens_per_block, report.most_requests or INFINITE)
+            kv_tokens, requests = (
+                report.max_blocks * report.tokens_per_block,
+                report.most_requests or INFINITE,
+            )
+            ledger.narrow(kv_tokens / self._proxies, requests / self._proxies)
             self._limit_slots()
         ledger.foreign_kv_tokens, ledger.foreign_slots = signal.foreign_kv_tokens, signal.foreign_requests
         self.pool.note(self)

@@ -15,6 +15,7 @@ from trtkit.proxy.admission.backend import Backend, backend_of
 from trtkit.proxy.admission.decision import Abort, Decision, Dispatch, Refuse, record_of
 from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Reason, Retry
 from trtkit.proxy.admission.pool import Pool, PoolSpec
+from trtkit.proxy.admission.queue import RELEGATED
 from trtkit.proxy.admission.record import Constraint
 from trtkit.proxy.admission.request import (
     CANCELLING,
@@ -86,9 +87,9 @@ class Admission:
         """Return how many requests of a class are in any of the states."""
         return sum(self._states[class_name][state] for state in states)
 
-    def ahead(self, priority: int) -> int:
-        """Return how many requests wait in this band and above, in the pool where they are fewest."""
-        return min(pool.queue.ahead(priority)[0] for pool in self.pools)
+    def fill(self, priority: int) -> tuple[int, float]:
+        """Return how many wait in this band and above and how many may, in the pool that is least full."""
+        return min((pool.fill(priority) for pool in self.pools), key=lambda each: each[0] / each[1])
 
     def would_refuse(self, priority: int, tenant: str = "") -> bool:
         """Tell, before its size and so its pool are known, whether a request would find no place in any queue."""
@@ -129,8 +130,8 @@ class Admission:
             ticket.leave_time(pool.nearest.answer_s(answer_tokens, now_s))
         decisions = self._greet(ticket, now_s)
         decisions += self._settle(now_s)
-        if pool.queue.length > self.rules.max_queue:
-            decisions += self._make_room(ticket, now_s)
+        while pool.overfull and (made := self._make_room(ticket, now_s)):
+            decisions += made
         if ticket.state is QUEUED:
             self._arm(ticket)
         return decisions
@@ -294,8 +295,7 @@ class Admission:
 
     def _turn_away(self, ticket: Ticket, reason: Reason, now_s: float) -> list[Decision]:
         """Refuse a request, or let it wait behind all others without a promise."""
-        full = ticket.pool.queue.length > self.rules.max_queue
-        if full or ticket.request.terms.on_infeasible is OnInfeasible.REJECT:
+        if ticket.pool.overfull or ticket.request.terms.on_infeasible is OnInfeasible.REJECT:
             return [self._end(ticket, reason, now_s)]
         self._dequeue(ticket)
         ticket.relegate()
@@ -339,7 +339,7 @@ class Admission:
         victim = newcomer.pool.displaced_by(newcomer)
         if victim is None:
             return []
-        victim.bind(Constraint.QUEUE, newcomer.pool.queue.length, self.rules.max_queue)
+        victim.bind(Constraint.QUEUE, *newcomer.pool.fill(RELEGATED))
         shed = victim.request.priority > newcomer.request.priority
         return [self._end(victim, Reason.SHED if shed else Reason.QUEUE_FULL, now_s)]
 

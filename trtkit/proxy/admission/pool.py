@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import insort
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -20,6 +21,10 @@ _CANDIDATES = 4
 """Engines that are asked for a place, least loaded first; with 8 no more promises were kept at 16 engines."""
 
 
+_HOMES = 16_384
+"""Beginnings of prompts that are remembered: of more than engines keep in their caches."""
+
+
 class PoolSpec(NamedTuple):
     """Engines that are alike, for prompts from some length on."""
 
@@ -33,6 +38,7 @@ class Pool:
     """A queue and the engines behind it."""
 
     def __init__(self, rules: AdmissionRules, zones: Zones, tokens_per_block: int, indices: range) -> None:
+        zones = zones.part(rules.proxies)
         self.queue = BandQueue(rules.starvation_ms / 1000, rules.minimum_share)
         self.backends = [Backend(index, rules, zones, tokens_per_block, self) for index in indices]
         self.nearest = self.backends[0]
@@ -49,6 +55,9 @@ class Pool:
         """Whether it was the prefill zone, or KV and slots, that then kept somebody from going."""
         self.drain = DrainMeter(zones)
         self._max_queue = rules.max_queue
+        self._max_queue_tokens = rules.max_queue_tokens or INFINITE
+        self._homes: OrderedDict[int, Backend] = OrderedDict()
+        """Engines by what the prompts that they read lately begin with, the latest last."""
         self._skip_ahead = rules.skip_ahead
         self._is_hybrid = rules.order is Order.HYBRID
         self._is_by_size, self._is_by_due = rules.order is Order.SHORTEST, rules.order is Order.DEADLINE
@@ -116,9 +125,26 @@ class Pool:
 
     def is_full(self, priority: int, tenant: str) -> bool:
         """Tell whether a newcomer would find no place in the queue, neither a free one nor another's."""
-        if self.queue.ahead(priority)[0] < self._max_queue or self.queue.newest_sheddable(priority):
+        requests, tokens = self.queue.ahead(priority)
+        has_place = requests < self._max_queue and tokens < self._max_queue_tokens
+        if has_place or self.queue.newest_sheddable(priority):
             return False
         return self.queue.crowder(priority, tenant, coming=1) is None
+
+    @property
+    def overfull(self) -> bool:
+        """Whether more wait than may; one may wait alone, however long its prompt."""
+        return self._is_over(self.queue.length, self.queue.prompt_tokens)
+
+    def fill(self, priority: int) -> tuple[int, float]:
+        """Return how many wait in a band and above and how many may: requests, or prompt tokens where they bind."""
+        requests, tokens = self.queue.ahead(priority)
+        if requests < self._max_queue and tokens >= self._max_queue_tokens:
+            return tokens, self._max_queue_tokens
+        return requests, self._max_queue
+
+    def _is_over(self, requests: int, tokens: int) -> bool:
+        return requests > self._max_queue or (tokens > self._max_queue_tokens and requests > 1)
 
     def displaced_by(self, newcomer: Ticket) -> Ticket | None:
         """Return who has to leave a queue that has become too long by a newcomer; it may be the newcomer.
@@ -129,7 +155,7 @@ class Pool:
         if victim := self.queue.newest_sheddable(priority):
             return victim
         # Less urgent classes that may not be shed take no place from this one.
-        if newcomer.lane is None or self.queue.ahead(priority)[0] <= self._max_queue:
+        if newcomer.lane is None or not self._is_over(*self.queue.ahead(priority)):
             return None
         return self.queue.crowder(priority, newcomer.request.tenant) or newcomer
 
@@ -245,7 +271,10 @@ class Pool:
     def place(self, ticket: Ticket, share: float, now_s: float) -> Backend | None:
         """Return the least loaded engine that has room for a request of a band with this share, if any has."""
         before, blocker = ticket.blocked_by, None
-        for backend in self._least_loaded or self._candidates():
+        candidates = self._least_loaded or self._candidates()
+        if self._only is None and ticket.request.affinity:
+            candidates = self._home_first(ticket, candidates)
+        for backend in candidates:
             ledger = backend.ledger
             blocker = ledger.blocker(ticket, share)
             if blocker is None:
@@ -261,6 +290,22 @@ class Pool:
             else:
                 self._rest_blocks = True
         return None
+
+    def _home_first(self, ticket: Ticket, candidates: Sequence[Backend]) -> Sequence[Backend]:
+        """Put the engine first that has read how a prompt begins, unless its load costs more than reading it anew."""
+        home, best = self._homes.get(ticket.request.affinity), candidates[0] if candidates else None
+        if home is None or best is None or not home.up or home is best:
+            return candidates
+        saved_s = ticket.request.prompt_tokens / best.rates.tokens_per_s
+        return candidates if home.load > best.load + saved_s else (home, *candidates)
+
+    def remember(self, ticket: Ticket, backend: Backend) -> None:
+        """Note which engine has read how a prompt begins."""
+        if self._only is None and (affinity := ticket.request.affinity):
+            self._homes[affinity] = backend
+            self._homes.move_to_end(affinity)
+            if len(self._homes) > _HOMES:
+                self._homes.popitem(last=False)
 
     def _candidates(self) -> Sequence[Backend]:
         self._least_loaded = [entry[2] for entry in self._by_load[:_CANDIDATES]]

@@ -23,6 +23,7 @@ class BandQueue:
         self.bands: list[Band] = []
         """Most urgent first."""
         self.length = 0
+        self.prompt_tokens = 0
         self.version = 0
         """Changes when somebody goes, or comes who may be next: nobody passes a more urgent band."""
         self._next_starved_s = math.inf
@@ -44,6 +45,7 @@ class BandQueue:
             self.version += 1
         band.push(ticket)
         self.length += 1
+        self.prompt_tokens += ticket.request.prompt_tokens
         kept = self._last_kept
         if not ticket.request.sheddable and priority < RELEGATED and (not kept or kept.priority < priority):
             self._last_kept = band
@@ -58,6 +60,7 @@ class BandQueue:
         if self.length == 1:
             self._owed_tokens = 0.0
         self.length -= 1
+        self.prompt_tokens -= ticket.request.prompt_tokens
         self.version += 1
 
     def band_of(self, ticket: Ticket) -> Band:

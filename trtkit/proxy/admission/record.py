@@ -46,7 +46,7 @@ SENTENCES = {
     Constraint.KV: "tokens in the KV pool: {measured:.0f} with it, {threshold:.0f} allowed",
     Constraint.DECODE: "running requests: {measured:.0f} with it, {threshold:.1f} allowed",
     Constraint.ORDER: "{measured:.0f} of its band and above waited when it came",
-    Constraint.QUEUE: "requests in the queue: {measured:.0f}, {threshold:.0f} allowed",
+    Constraint.QUEUE: "requests, or prompt tokens, in the queue: {measured:.0f}, {threshold:.0f} allowed",
     Constraint.PROMISE: "its first token needs {measured:.3f} s on an idle engine, {threshold:.3f} s were left",
     Constraint.BACKLOG: (
         "its first token needs {measured:.3f} s behind those who go before it, {threshold:.3f} s were left"

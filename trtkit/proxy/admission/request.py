@@ -114,6 +114,8 @@ class Request(NamedTuple):
     streams: bool = True
     tenant: str = ""
     terms: Terms = NO_TERMS
+    affinity: int = 0
+    """Stands for how the prompt begins, or for its session: an engine that has read it keeps its KV; 0 for nothing."""
 
 
 class Ticket:

@@ -64,7 +64,9 @@ class EngineReport:
 class Signal:
     """Compares an engine's reports with the own ledger, slowly."""
 
-    def __init__(self) -> None:
+    def __init__(self, proxies: int = 1) -> None:
+        self._others = proxies - 1
+        """Proxies beside this one, who hold a part of the zones as large as its own."""
         self.suspicion = Suspicion.NONE
         self._foreign_tokens = self._foreign_requests = 0.0
         self._last: EngineReport | None = None
@@ -92,15 +94,19 @@ class Signal:
     def compare(self, report: EngineReport, ledger: Ledger) -> None:
         """Smooth the differences to what is known to be in flight; they count up to half of a zone.
 
-        Own reservations are above what is used, so only KV in excess counts. Requests are compared both ways: a report
+        Own reservations are above what is used, so only KV in excess counts, of that what other proxies do not hold by
+        right. Requests are compared both ways: a report
         that lags behind shows some too many as often as some too few, which comes to nothing.
         """
-        excess_tokens = max(0.0, report.used_blocks * report.tokens_per_block - ledger.kv_tokens)
+        own_and_others = ledger.kv_tokens + self._others * ledger.zones.kv_tokens
+        excess_tokens = max(0.0, report.used_blocks * report.tokens_per_block - own_and_others)
         excess_tokens = min(excess_tokens, ledger.zones.kv_tokens // 2)
         self._foreign_tokens += _WEIGHT * (excess_tokens - self._foreign_tokens)
         if report.active is not None:
             most = ledger.zones.decode_slots // 2
-            excess = min(max(report.active - ledger.decode_slots, -most), most)
+            excess = report.active - ledger.decode_slots
+            excess -= min(max(excess, 0.0), self._others * ledger.zones.decode_slots)
+            excess = min(max(excess, -most), most)
             self._foreign_requests += _WEIGHT * (excess - self._foreign_requests)
 
     def _suspect(self, report: EngineReport | None, now_s: float, served: int) -> Suspicion:

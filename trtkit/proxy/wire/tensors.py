@@ -58,6 +58,17 @@ class Tensors:
         (length,) = struct.unpack_from("<I", raw)
         return raw[4 : 4 + length] if len(raw) >= 4 + length else self._unreadable(name)
 
+    def start(self, name: str, size: int) -> bytes:
+        """Return how the contents of a tensor begin, in so many bytes at most, or what stands for them."""
+        if name not in self._inputs:
+            return b""
+        if self._inputs[name].datatype == "BYTES":
+            return self.text(name)[:size]
+        if name in self._raw:
+            return self._raw_bytes(name, 0)[:size]
+        _, contents = self._number_format(self._inputs[name])
+        return b" ".join(b"%d" % each for each in getattr(self._inputs[name].contents, contents)[:size])
+
     def set_number(self, name: str, value: int) -> None:
         """Replace the contents of a one-element tensor."""
         tensor = self._inputs[name]
