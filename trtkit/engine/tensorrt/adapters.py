@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trtkit.catalog.model import ModelConfig
+from trtkit.catalog.positive import is_positive
 from trtkit.checkpoint.hf import read_json
 from trtkit.checkpoint.safetensors import TensorInfo, read_header
 from trtkit.engine.tensorrt.argv import flags_of
@@ -36,6 +36,8 @@ _PART = re.compile(r"(?:.*\blayers\.(\d+)\.)?((?:\w+\.)*)(\w+)\.lora_([AB])\.(?:
 _DTYPES = ("float16", "bfloat16", "float32")
 _MAGNITUDE = "lora_magnitude_vector"
 """Of DoRA, beside A and B."""
+_STARTS = ("pissa", "olora", "corda", "loftq")
+"""Ways to begin that change the model's own weights too; peft writes true for adapters that it has converted back."""
 
 
 def check_adapters(folders: Sequence[Path], plan: Plan, model: ModelConfig) -> None:
@@ -106,16 +108,22 @@ def _kind_problems(
     if is_dora and flags_of(plan).get("dora_plugin") != "enable":
         yield "is a DoRA adapter", "set engine.build_flags.dora_plugin to enable"
     alpha = config.get("lora_alpha")
-    if not isinstance(alpha, int | float) or isinstance(alpha, bool) or not math.isfinite(alpha):
+    if not is_positive(alpha):
         yield f"says no scale: lora_alpha is {alpha!r}", f"write the number it was trained with in {CONFIG}"
     if type(config.get("use_rslora", False)) is not bool:
         yield f"use_rslora is {config['use_rslora']!r}", f"write true or false in {CONFIG}"
     if config.get("alpha_pattern"):
         yield "has scales of its own for some layers (alpha_pattern), which engines do not read", _MERGE
+    start = config.get("init_lora_weights")
+    if isinstance(start, str) and start.lower().startswith(_STARTS):
+        message = (
+            f"is beside a model whose weights its start took something from (init_lora_weights: {start})"
+        )
+        yield message, "save it with path_initial_model_for_weight_conversion, or merge it into that model"
     if config.get("bias") not in (None, "none"):
         yield f"brings biases (bias: {config['bias']}), which engines have no place for", _MERGE
-    if config.get("modules_to_save"):
-        names = ", ".join(map(str, config["modules_to_save"]))
+    if whole := config.get("modules_to_save"):
+        names = ", ".join(map(str, whole if isinstance(whole, list) else [whole]))
         message = (
             f"brings whole layers ({names}), with which the first adapter replaces the model's own for all"
         )
