@@ -109,6 +109,12 @@ def test_an_engine_that_agrees_is_no_problem(served):
         ("build_config", "max_batch_size", 4, "8 requests, the engine takes 4"),
         ("build_config", "max_seq_len", 10**6, "less than one request may take"),
         ("build_config", "plugin_config", {"use_paged_context_fmha": False}, "needs an engine with paged"),
+        (
+            "build_config",
+            "plugin_config",
+            {"manage_weights": True},
+            "rank0_managed_weights.safetensors missing",
+        ),
         ("pretrained_config", "logits_dtype", "float16", "is TYPE_FP32, the engine's logits are float16"),
         ("pretrained_config", "mapping", {"tp_size": 2}, "rank1.engine missing"),
     ],

@@ -27,6 +27,8 @@ class Built:
     paged_context: bool | None
     """Whether blocks of the KV cache are readable in the context phase."""
     draft_tokens: int
+    managed_weights: bool
+    """Whether the weights are in files of their own beside the ranks: a fast build."""
 
     @property
     def line(self) -> str | None:
@@ -57,6 +59,7 @@ def read_built(folder: Path) -> Built | None:
         logits_dtype=_of(model, "logits_dtype", str),
         paged_context=_of(plugins, "use_paged_context_fmha", bool),
         draft_tokens=_of(build, "max_draft_len", int) or 0,
+        managed_weights=_of(plugins, "manage_weights", bool) or False,
     )
 
 

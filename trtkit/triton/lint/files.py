@@ -83,7 +83,9 @@ def _engine(model: Model) -> Iterator[Problem]:
         yield model.problem(f"no config.json in {place}", key, LINKS)
     elif model.config.backend == TENSORRT and model.built is not None:
         ranks = [f"rank{rank}.engine" for rank in range(model.built.world)]
-        lost = [name for name in ranks if not (place / name).is_file()]
+        weights = [name.replace(".engine", "_managed_weights.safetensors") for name in ranks]
+        wanted = ranks + (weights if model.built.managed_weights else [])
+        lost = [name for name in wanted if not (place / name).is_file()]
         more = sorted(path.name for path in place.glob("rank*.engine") if path.name not in ranks)
         if lost:
             yield model.problem(f"{', '.join(lost)} missing in {place}", key, "build the engine again")
