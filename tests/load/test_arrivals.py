@@ -58,3 +58,32 @@ def test_a_replay_keeps_the_bursts_of_the_trace():
     assert len(found) == 6
     assert (found == 0).sum() == 3
     assert found[-1] == pytest.approx(3.0)
+
+
+def mooncake(count=2000, step_s=3.0):
+    """Stamps as that trace has them: ten requests each, a millisecond too soon or too late."""
+    return [TraceRow(n // 10 * step_s + (n // 10 % 3 - 1) / 1000, 10, 5) for n in range(count)]
+
+
+def test_requests_of_one_coarse_stamp_are_spread_over_it():
+    arrivals = Arrivals(Shape.REPLAY, trace=mooncake())
+    assert arrivals.stamps_s == 3.0
+    found = times(arrivals, None, 600.0)
+    assert len(found) == 2000
+    assert (np.diff(found) >= 0).all()
+    assert 0.8 < np.std(np.diff(found)) / np.mean(np.diff(found)) < 1.1
+    stretched = times(arrivals, 100.0, 20.0)
+    assert stretched[-1] == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize(
+    "at_s",
+    [
+        [0.1 * n for n in range(100) for _ in range(3)],
+        [float(n) for n in range(100)],
+        [float(n * n) for n in range(20) for _ in range(5)],
+        [0.0] * 50,
+    ],
+)
+def test_times_that_are_fine_single_or_uneven_stay_as_recorded(at_s):
+    assert Arrivals(Shape.REPLAY, trace=[TraceRow(each, 10, 5) for each in at_s]).stamps_s == 0.0

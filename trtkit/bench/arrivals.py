@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from trtkit.bench.schedule import Shape
-from trtkit.bench.sim.trace import TraceRow
+from trtkit.bench.sim.trace import TraceRow, stamp_step_s
 from trtkit.bench.sim.workload import Draws, gamma_arrivals
 from trtkit.errors import InputError
 
@@ -45,7 +46,7 @@ class Arrivals:
         """
         self.check(rate_per_s, duration_s)
         if self.shape is Shape.REPLAY:
-            return _replay(self.trace, rate_per_s, duration_s)
+            return self._replay(draw, rate_per_s, duration_s)
         if rate_per_s is None:
             raise InputError("only a trace has a rate of its own", hint="give a rate")
         if self.shape is Shape.STEP:
@@ -69,6 +70,24 @@ class Arrivals:
         if self.shape is Shape.STEP and self.step_s > _STEP_SHARE * duration_s:
             message = f"{duration_s:g} s are too short for a step of {self.step_s:g} s, and for what recovers after it"
             raise InputError(message, hint=f"give --duration {self.step_s / _STEP_SHARE:g} or more")
+
+    @cached_property
+    def stamps_s(self) -> float:
+        """How coarse the trace's times are; within that the requests are spread at random."""
+        return stamp_step_s(self.trace)
+
+    def _replay(self, draw: Draws, rate_per_s: float | None, duration_s: float) -> Draws:
+        """Return the first requests of a trace; at a rate its gaps are stretched, and its bursts stay of as many."""
+        if rate_per_s is None:
+            rows = [row for row in self.trace if row.at_s <= duration_s]
+        else:
+            rows = list(self.trace[: max(1, round(rate_per_s * duration_s))])
+        times = np.array([row.at_s for row in rows])
+        if self.stamps_s:
+            times = np.sort(times + draw.uniform(0.0, self.stamps_s, len(times)))
+            times -= times[0]
+        length_s = float(times[-1]) or 1.0
+        return times if rate_per_s is None else times * (len(rows) / rate_per_s / length_s)
 
     def _step(self, draw: Draws, rate_per_s: float, duration_s: float) -> Draws:
         """With a factor of 10 for 5 of 60 s, 60 / (60 + 9 * 5) = 0.57 times the mean rate goes before and after."""
@@ -98,12 +117,3 @@ def _spans(draw: Draws, rate_per_s: float, spans: Sequence[tuple[float, float]])
             parts.append(start_s + times)
         start_s += length_s
     return np.concatenate(parts)
-
-
-def _replay(trace: Sequence[TraceRow], rate_per_s: float | None, duration_s: float) -> Draws:
-    """Return the first requests of a trace; at a rate, its gaps are stretched: its bursts stay bursts of as many."""
-    if rate_per_s is None:
-        return np.array([row.at_s for row in trace if row.at_s <= duration_s])
-    rows = trace[: max(1, round(rate_per_s * duration_s))]
-    length_s = rows[-1].at_s or 1.0
-    return np.array([row.at_s / length_s * (len(rows) / rate_per_s) for row in rows])

@@ -84,11 +84,16 @@ class Mix:
         """Return the table of each class with its share of the requests, and how many of its lengths are cut."""
         total = sum(source.share for source in self.sources)
         return {
-            source.class_name: f"{'trace' if self.arrivals.trace else source.lengths} {source.share / total:.0%}"
-            + self._cut(source)
+            source.class_name: f"{self._told(source)} {source.share / total:.0%}" + self._cut(source)
             for source in self.sources
             if source.share
         }
+
+    def _told(self, source: Source) -> str:
+        if not self.arrivals.trace:
+            return source.lengths
+        step_s = self.arrivals.stamps_s
+        return f"trace (requests of one stamp spread over its {step_s:g} s)" if step_s else "trace"
 
     def _cut(self, source: Source) -> str:
         """Return which shares of prompts and answers a limit shortens."""

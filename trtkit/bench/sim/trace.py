@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import math
 import re
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -15,6 +17,7 @@ from typing import Any
 from trtkit.errors import InputError
 
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?")
+_FEWEST_GAPS, _COARSE_S, _STAMP_NOISE = 4, 0.5, 0.01
 _HINT = (
     "a CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens (Azure), or JSON lines with timestamp in ms, "
     "input_length and output_length (Mooncake)"
@@ -53,6 +56,22 @@ def read_trace(path: Path) -> list[TraceRow]:
     rows.sort(key=lambda row: row.at_s)
     start_s = rows[0].at_s
     return [TraceRow(row.at_s - start_s, row.prompt_tokens, row.output_tokens) for row in rows]
+
+
+def stamp_step_s(rows: Sequence[TraceRow]) -> float:
+    """Return how coarse the times of a trace are: the step that all gaps are multiples of, 0 for none of half a second.
+
+    Mooncake's are of 3 s, give or take a few milliseconds: ten requests in one moment, and nobody until the next.
+    """
+    moments = sorted({row.at_s for row in rows})
+    gaps = [later - earlier for earlier, later in itertools.pairwise(moments)]
+    if len(gaps) < _FEWEST_GAPS or len(rows) < 2 * len(moments):
+        return 0.0
+    step_s = statistics.median_low(gaps)
+    is_coarse = step_s >= _COARSE_S and all(
+        abs(gap - step_s * max(1, round(gap / step_s))) <= _STAMP_NOISE * step_s for gap in gaps
+    )
+    return round(step_s, 2) if is_coarse else 0.0
 
 
 def _rows(lines: list[str], path: Path) -> Iterator[TraceRow]:
