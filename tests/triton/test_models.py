@@ -305,5 +305,5 @@ def test_clients_that_go_away_under_load_harm_nobody(ask, server, gauge, eventua
 def test_a_setting_that_is_not_of_its_kind_is_refused_by_name(read, value):
     config = {"max_batch_size": 1, "parameters": {"key": {"string_value": value}}}
     args = {"model_config": json.dumps(config), "model_repository": "model", "model_version": "1"}
-    with pytest.raises(ValueError, match="config.pbtxt: parameter key is .*, and has to be"):
+    with pytest.raises(ValueError, match=r"config\.pbtxt: parameter key is .*, and has to be"):
         read(Settings(args))
