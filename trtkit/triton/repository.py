@@ -237,8 +237,8 @@ def _bls(plan: Plan, generation: Generation, draft: str = "") -> Any:
             "max_threads": str(max(64, 4 * plan.limits.max_batch_size)),
         },
     )
-    if draft and plan.target:
-        set_parameters(config, {"max_draft_tokens": str(plan.target.build_flags["max_draft_len"])})
+    if draft and plan.target and (most := plan.target.build_flags.get("max_draft_len")):
+        set_parameters(config, {"max_draft_tokens": str(most)})
     if generation.renamed:
         names = ",".join(f"{name}={old}" for name, old in generation.renamed.items())
         set_parameters(config, {"engine_tensor_names": names})
