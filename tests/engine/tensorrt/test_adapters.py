@@ -93,6 +93,7 @@ def test_another_adapter_is_another_engine(tools, contract, build, adapter):
         ({"peft_type": "LOHA"}, "is of kind LOHA"),
         ({"use_dora": True}, "is a DoRA adapter"),
         ({"shapes": {"self_attn.q_proj.lora_magnitude_vector.weight": (64,)}}, "is a DoRA adapter"),
+        ({"shapes": {"self_attn.q_proj.lora_magnitude_vector": (32,)}}, "is [32], the layer has 64 rows"),
         ({"modules": []}, "has no matrix of an adapter"),
         ({"modules_to_save": ["lm_head"]}, "brings whole layers (lm_head)"),
         ({"modules": ["q_proj", "o_proj"]}, "changes attn_dense, which the engine is not built for"),

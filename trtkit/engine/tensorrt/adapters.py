@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,9 +34,10 @@ _MODULES = {
 """Hugging Face's name of a layer to TensorRT-LLM's."""
 _PART = re.compile(r"(?:.*\blayers\.(\d+)\.)?((?:\w+\.)*)(\w+)\.lora_([AB])\.(?:\w+\.)?weight")
 """Layer's number, what the module is in, its name, and which of the two matrices."""
-_DTYPES = ("float16", "bfloat16", "float32")
 _MAGNITUDE = "lora_magnitude_vector"
 """Of DoRA, beside A and B."""
+_VECTOR = re.compile(rf".*\.(\w+)\.{_MAGNITUDE}(?:\.\w+)*")
+_DTYPES = ("float16", "bfloat16", "float32")
 _STARTS = ("pissa", "olora", "corda", "loftq")
 """Ways to begin that change the model's own weights too; peft writes true for adapters that it has converted back."""
 
@@ -160,8 +162,15 @@ def _tensor_problems(tensors: Mapping[str, TensorInfo], model: ModelConfig) -> I
     for name, info in sorted(tensors.items()):
         found = _PART.fullmatch(name)
         module = _module(found) if found else ""
-        if found is None:
-            kind = "" if _MAGNITUDE in name else "is no matrix of an adapter, and nothing would read it"
+        if vector := _VECTOR.fullmatch(name):
+            rows = sizes.get(_MODULES.get(vector[1], ""), (0, 0))[0]
+            kind = (
+                ""
+                if rows in (0, math.prod(info.shape))
+                else f"is {list(info.shape)}, the layer has {rows} rows"
+            )
+        elif found is None:
+            kind = "is no matrix of an adapter, and nothing would read it"
         elif module not in sizes:
             kind = ""  # told by its module already
         elif info.dtype not in _DTYPES:
