@@ -171,6 +171,17 @@ def test_tokens_are_counted_by_sequence_length_where_there_is_one():
     assert Chunk(message.SerializeToString(), len).tokens == 3
 
 
+def test_of_several_beams_the_longest_counts_and_without_lengths_the_shape():
+    message = service_pb2.ModelStreamInferResponse()
+    message.infer_response.outputs.add(name="sequence_length", datatype="INT32", shape=[1, 3])
+    message.infer_response.raw_output_contents.append(struct.pack("<3i", 5, 9, 7))
+    assert Chunk(message.SerializeToString(), len).tokens == 9
+    message = service_pb2.ModelStreamInferResponse()
+    message.infer_response.outputs.add(name="output_ids", datatype="INT32", shape=[1, 1, 6])
+    message.infer_response.raw_output_contents.append(struct.pack("<6i", *range(6)))
+    assert Chunk(message.SerializeToString(), len).tokens == 6
+
+
 def test_text_is_measured_where_there_is_no_sequence_length():
     message = service_pb2.ModelStreamInferResponse()
     message.infer_response.outputs.add(name="text_output", datatype="BYTES", shape=[1, 1])

@@ -148,6 +148,7 @@ class Exchange:
             streams=streams,
             tenant=tenant,
             terms=config.terms[name],
+            beams=dialect.beams(call.tensors),
             affinity=affinity_of(call, dialect, only(SESSION_HEADER, self._caller.sessions)),
         )
         self._max_tokens = self._timeline.most_tokens = size.max_tokens

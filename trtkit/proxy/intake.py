@@ -150,6 +150,7 @@ def to_request(
     streams: bool,
     tenant: str = "",
     terms: Terms = NO_TERMS,
+    beams: int = 1,
     affinity: int = 0,
 ) -> Request:
     """Put together what admission judges."""
@@ -166,6 +167,7 @@ def to_request(
         tenant=tenant,
         # A request that does not stream shows no first token, so it is not held to a promise about it.
         terms=terms if streams else replace(terms, ttft_s=math.inf),
+        beams=beams,
         affinity=affinity,
     )
 

@@ -53,6 +53,15 @@ def test_a_prompt_larger_than_the_prefill_zone_starts_when_the_zone_is_empty():
     assert ids(gate.first_token("a", 1)) == ["b"]
 
 
+def test_each_beam_has_blocks_of_its_own_for_its_answer():
+    gate = admission(kv=1000, slots=8)
+    (dispatch,) = gate.offer(request("wide", prompt=32, output=64)._replace(beams=4), 0)
+    assert gate.backends[0].ledger.kv_tokens == 32 + 4 * 64
+    gate.first_token(dispatch.id, 0)
+    gate.finish(dispatch.id, 0)
+    assert gate.backends[0].ledger.kv_tokens == 0
+
+
 def test_kv_is_reserved_in_whole_blocks():
     gate = admission(kv=128, slots=9)
     gate.offer(request("a", prompt=30, output=3), 0)

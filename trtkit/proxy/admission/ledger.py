@@ -36,8 +36,14 @@ class Ledger:
         self._tokens_per_block = tokens_per_block
 
     def kv_need(self, request: Request) -> int:
-        """Return the request's reservation: prompt + max_tokens in whole blocks (33 tokens in blocks of 32: 64)."""
-        return self.zones.kv_need(request.prompt_tokens + request.max_tokens, self._tokens_per_block)
+        """Return the request's reservation: prompt + max_tokens in whole blocks (33 tokens in blocks of 32: 64).
+
+        Of several beams each answer has its blocks: 32 prompt tokens and 4 x 64 are 288.
+        """
+        need = self.zones.kv_need(request.prompt_tokens + request.max_tokens, self._tokens_per_block)
+        if request.beams > 1:
+            need += (request.beams - 1) * self.zones.kv_need(request.max_tokens, self._tokens_per_block)
+        return need
 
     def narrow(self, kv_tokens: float, slots: float) -> None:
         """Hand out no more than an engine says that it has in all, whatever the contract says."""

@@ -114,6 +114,8 @@ class Request(NamedTuple):
     streams: bool = True
     tenant: str = ""
     terms: Terms = NO_TERMS
+    beams: int = 1
+    """Answers that are written side by side; each has blocks of its own, those of the prompt are shared."""
     affinity: int = 0
     """Stands for how the prompt begins, or for its session: an engine that has read it keeps its KV; 0 for nothing."""
 

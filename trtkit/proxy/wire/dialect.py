@@ -67,6 +67,7 @@ class Dialect:
     """The input that keeps the prompt out of the answer, which otherwise begins with it; None where none can."""
     uncounted: tuple[str, ...] = ()
     """Inputs that add tokens or answers which nobody here can count: they are refused."""
+    has_beams: bool = False
     stops_engine: bool = False
     """Whether a stop request goes to the engine's model behind this one."""
 
@@ -82,6 +83,10 @@ class Dialect:
     def echoes(self, tensors: Tensors) -> bool:
         """Tell whether the answer may begin with the prompt."""
         return self.excludes_prompt is not None and not _is_set(tensors, self.excludes_prompt)
+
+    def beams(self, tensors: Tensors) -> int:
+        """Return how many answers are written side by side, of which the best is given."""
+        return max(1, tensors.number(_BEAMS)) if self.has_beams and _BEAMS in tensors else 1
 
     def check(self, tensors: Tensors) -> None:
         """Refuse a request whose tokens cannot be counted.
@@ -101,7 +106,7 @@ class Dialect:
                 )
 
 
-_BEST_OF, _SEQUENCES = "sampling_param_best_of", "num_return_sequences"
+_BEAMS, _BEST_OF, _SEQUENCES = "beam_width", "sampling_param_best_of", "num_return_sequences"
 _ANSWERS = frozenset({_BEST_OF, _SEQUENCES})
 """More answers than one at a time take as many slots."""
 _LLMAPI_LENGTH, _TEXT_LENGTH, _TOKENS_LENGTH = "sampling_param_max_tokens", "max_tokens", "request_output_len"
@@ -110,12 +115,14 @@ TOKENS = Dialect(
     *("input_ids", "streaming", TensorLength(_TOKENS_LENGTH)),
     known_by=frozenset({"input_ids", _TOKENS_LENGTH}),
     uncounted=(_SEQUENCES,),
+    has_beams=True,
 )
 """TensorRT-LLM's engine."""
 TEXT = Dialect(
     *("text_input", "stream", TensorLength(_TEXT_LENGTH)),
     known_by=frozenset({"text_input", _TEXT_LENGTH}),
     uncounted=(_SEQUENCES,),
+    has_beams=True,
     stops_engine=True,
 )
 """The ensemble and the BLS model before such an engine."""

@@ -48,15 +48,23 @@ class Chunk:
 
 
 def count_tokens(response: Any, measure: Measure) -> int:
-    """Return the tokens in a ModelInferResponse: ``sequence_length`` says it, text has to be measured."""
+    """Return the tokens in a ModelInferResponse: ``sequence_length`` says it, text has to be measured.
+
+    A client that asks for ``output_ids`` alone, ``(batch, beams, tokens)``, gets no more than its shape.
+    """
     raw = {
         output.name: content
         for output, content in zip(response.outputs, response.raw_output_contents, strict=False)
     }
-    if len(length := raw.get("sequence_length", b"")) >= _LENGTH.size:
-        return int(_LENGTH.unpack_from(length)[0])
+    if len(lengths := raw.get("sequence_length", b"")) >= _LENGTH.size:
+        # Of several beams each has its own; the longest took the time.
+        whole = lengths[: len(lengths) // _LENGTH.size * _LENGTH.size]
+        return max(int(length) for (length,) in _LENGTH.iter_unpack(whole))
     if len(text := raw.get("text_output", b"")) >= _LENGTH.size:
         return measure(text[_LENGTH.size : _LENGTH.size + _LENGTH.unpack_from(text)[0]])
+    ids = next((output for output in response.outputs if output.name == "output_ids" and output.shape), None)
+    if ids is not None:
+        return int(ids.shape[-1])
     return 1 if response.outputs else 0
 
 
