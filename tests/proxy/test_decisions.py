@@ -143,6 +143,21 @@ async def test_explain_renders_what_the_proxy_tells(front, trtkit):  # noqa: F81
     assert (await asyncio.to_thread(trtkit, "explain", "mine", "--proxy", "127.0.0.1:1"))[0] == 3
 
 
+async def test_what_waits_is_explained_by_what_binds_it_so_far(fake, until_stop, serve, spawn, trtkit):  # noqa: F811
+    front = await serve(fake.address, slots=1)
+    spawn(ask(front.address))
+    await front.until(1, "inflight_requests")
+    spawn(ask(front.address, request_id="mine"))
+    await front.until(1, "queue_depth")
+    record = json.loads(await front.scrape("/decisions/mine"))
+    assert (record["outcome"], record["constraint"], record["measured"]) == ("waiting", "decode", 2)
+    assert record["queue_s"] > 0
+    where = f"127.0.0.1:{front.proxy.metrics_port}"
+    _, out, _ = await asyncio.to_thread(trtkit, "explain", "mine", "--proxy", where)
+    assert "outcome   waits" in out
+    assert "running requests: 2 with it, 0.9 allowed" in out
+
+
 async def test_what_was_refused_before_its_prompt_was_counted_is_explained_too(
     fake, until_stop, serve, spawn
 ):

@@ -71,9 +71,12 @@ def _render(record: dict[str, Any]) -> str:
     return "\n".join(f"{name:10}{text}" for name, text in lines)
 
 
+_STATES = {"waiting": "waits", "running": "runs"}
+
+
 def _fate(record: dict[str, Any]) -> str:
     """Tell what became of a request: whether it was sent, and how it ended."""
-    end = f"{record['outcome']} ({record['reason']})" if record["reason"] else "runs"
+    end = f"{record['outcome']} ({record['reason']})" if record["reason"] else _STATES[record["outcome"]]
     if record["total_s"] is not None:
         end += f" after {1000 * record['total_s']:.0f} ms, {record['tokens']} tokens"
     return end if record["backend"] is None else f"sent to engine {record['backend']}; {end}"

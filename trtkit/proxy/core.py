@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
-from trtkit.proxy.admission import Admission
+from trtkit.proxy.admission import Admission, Record
 from trtkit.proxy.config import ProxyConfig
 from trtkit.proxy.decisions import DecisionLog, as_json
 from trtkit.proxy.fleet import Fleet
@@ -53,9 +53,14 @@ class Core:
         return f"tk-{self._prefix}-{next(self._serial)}"
 
     def explain(self, request_id: str) -> Mapping[str, Any] | None:
-        """Return the record of a recent decision."""
-        record = self.decisions.find(request_id)
+        """Return the record of a recent decision, or what binds a request that waits for one."""
+        record = self._waiting(request_id) or self.decisions.find(request_id)
         return None if record is None else as_json(record)
+
+    def _waiting(self, request_id: str) -> Record | None:
+        ids = [each.upstream_id for each in self.live if request_id in (each.upstream_id, each.client_id)]
+        found = (self.gate.admission.waiting(each, self.clock()) for each in ids)
+        return next((record for record in found if record), None)
 
     async def ready(self) -> bool:
         """Tell whether requests can be served: a Triton is ready and the proxy stays."""

@@ -70,4 +70,5 @@ def as_json(record: Record) -> Mapping[str, Any]:
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in record._asdict().items()
     }
-    return {**values, "outcome": record.reason.outcome if record.reason else "running"}
+    state = "waiting" if record.backend is None else "running"
+    return {**values, "outcome": record.reason.outcome if record.reason else state}

@@ -62,7 +62,8 @@ class Exchange:
         self._caller = caller
         self._reply = reply
         self._timeline = Timeline(core.clock())
-        self._upstream_id = core.new_id()
+        self.upstream_id = core.new_id()
+        """The proxy's own id of it, which is also what the inference server knows it by."""
         self._upstream = core.fleet.upstreams[0]
         """Where it is sent, once that is decided."""
         self._call: Any = None
@@ -86,7 +87,7 @@ class Exchange:
         except asyncio.CancelledError:
             ending = Ending(Reason.DRAINING)
         except Exception:
-            log.exception("request %s failed in the proxy", self._upstream_id)
+            log.exception("request %s failed in the proxy", self.upstream_id)
             ending = Ending(Reason.INTERNAL)
         finally:
             self._core.live.discard(self)
@@ -96,7 +97,7 @@ class Exchange:
     def cancel(self, reason: Reason = Reason.CLIENT_CANCELLED) -> None:
         """End the request early, wherever it is."""
         if self._entered:
-            self._core.gate.cancel(self._upstream_id, reason)
+            self._core.gate.cancel(self.upstream_id, reason)
         else:
             self._core.spawn(self._answer(Ending(reason)))
 
@@ -116,7 +117,7 @@ class Exchange:
         finally:
             if self._unconfirmed:
                 await self._sit_out()
-            self._core.gate.leave(self._upstream_id)
+            self._core.gate.leave(self.upstream_id)
 
     async def _admit(self, call: LlmRequest, *, unary: bool) -> Request:
         """Check, count and size the request."""
@@ -142,7 +143,7 @@ class Exchange:
             min(self._caller.deadline_s, self._timeline.arrival_s + call.timeout_s) - self._timeline.arrival_s
         )
         request = to_request(
-            *(self._upstream_id, name, promise, size),
+            *(self.upstream_id, name, promise, size),
             arrival_s=self._timeline.arrival_s,
             client_s=client_s,
             streams=streams,
@@ -201,7 +202,7 @@ class Exchange:
                 self._revise(self.facts.record._replace(backend=None, constraint=Constraint.SERVER))
         finally:
             if not reached:
-                self._core.gate.leave(self._upstream_id)
+                self._core.gate.leave(self.upstream_id)
         return reached
 
     def _note_decision(self, record: Record | None) -> None:
@@ -214,7 +215,7 @@ class Exchange:
         """Return the record of a request that admission never saw."""
         bound = bound or Bound(_BOUND_BY.get(reason, Constraint.UNSAID))
         return Record(
-            id=self._upstream_id,
+            id=self.upstream_id,
             class_name=self.facts.class_name or NO_CLASS,
             tenant="",
             bucket=UNSIZED,
@@ -231,7 +232,7 @@ class Exchange:
     async def _relay(self, call: LlmRequest) -> Ending:
         if self._ending is not None:
             return self._ending
-        self._call = self._upstream.infer_stream(call.address(self._upstream_id), self._caller.metadata)
+        self._call = self._upstream.infer_stream(call.address(self.upstream_id), self._caller.metadata)
         async for data in self._call:
             chunk = Chunk(data, self._measure)
             if chunk.error:
@@ -240,7 +241,7 @@ class Exchange:
             if self._ending is None and (call.wants_empty_final or not chunk.empty):
                 room = self._reply.put(chunk.address(self.client_id, self.facts.clipped_to))
                 if not room:
-                    self._core.gate.cancel(self._upstream_id, Reason.SLOW_READER)
+                    self._core.gate.cancel(self.upstream_id, Reason.SLOW_READER)
             if chunk.final:
                 return await self._close(OK)
         return Ending(Reason.TRUNCATED_STREAM)
@@ -248,7 +249,7 @@ class Exchange:
     async def _relay_unary(self, call: LlmRequest) -> Ending:
         if self._ending is not None:
             return self._ending
-        path, request = f"{SERVICE}ModelInfer", call.address(self._upstream_id)
+        path, request = f"{SERVICE}ModelInfer", call.address(self.upstream_id)
         self._call = self._upstream.unary(path, request, self._caller.metadata)
         message, tokens = readdress(await self._call, self.client_id, self._measure)
         self._note_tokens(tokens)
@@ -275,9 +276,9 @@ class Exchange:
         self._upstream.heard_s = now_s
         if timeline.first_token_s is None:
             timeline.first_token_s = now_s
-            self._core.gate.first_token(self._upstream_id, tokens)
+            self._core.gate.first_token(self.upstream_id, tokens)
         else:
-            self._core.gate.token(self._upstream_id, tokens)
+            self._core.gate.token(self.upstream_id, tokens)
         timeline.last_token_s = now_s
         timeline.tokens += tokens
 
@@ -294,7 +295,7 @@ class Exchange:
         """
         give_up_s = self._core.clock() + self._core.config.stop_patience_s
         while not self._over.is_set() and self._core.clock() < give_up_s:
-            if not await self._upstream.stop(self._upstream_id, self.model):
+            if not await self._upstream.stop(self.upstream_id, self.model):
                 break
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._over.wait(), _STOP_AGAIN_S)
@@ -338,7 +339,7 @@ class Exchange:
         if not self._is_stop:
             if self.facts.record is None:
                 self._note_decision(self._unseen(ending.reason))
-            self._core.decisions.close(self._upstream_id, ending.reason, self._timeline)
+            self._core.decisions.close(self.upstream_id, ending.reason, self._timeline)
         await self._reply.end(self, ending)
 
 

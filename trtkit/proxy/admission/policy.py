@@ -16,7 +16,7 @@ from trtkit.proxy.admission.decision import Abort, Decision, Dispatch, Refuse, r
 from trtkit.proxy.admission.outcome import FIXED_PUSHBACK_MS, Reason, Retry
 from trtkit.proxy.admission.pool import Pool, PoolSpec
 from trtkit.proxy.admission.queue import RELEGATED
-from trtkit.proxy.admission.record import Constraint
+from trtkit.proxy.admission.record import Constraint, Record
 from trtkit.proxy.admission.request import (
     CANCELLING,
     DECODING,
@@ -174,6 +174,12 @@ class Admission:
         ticket = self._tickets.get(request_id)
         decisions = [self._end(ticket, reason, now_s)] if ticket and ticket.state is not CANCELLING else []
         return decisions + self._settle(now_s)
+
+    def waiting(self, request_id: str, now_s: float) -> Record | None:
+        """Return what binds a request that waits, so far; None for one that does not."""
+        ticket = self._tickets.get(request_id)
+        waits = ticket is not None and ticket.state is QUEUED
+        return record_of(ticket, now_s, self.rules.length_buckets) if ticket and waits else None
 
     def expire(self, now_s: float) -> list[Decision]:
         """End every request whose time is over."""
