@@ -126,3 +126,13 @@ def test_each_of_several_proxies_hands_out_its_part_and_takes_the_others_for_no_
         gates[0].observe(0, EngineReport(1500 + n % 2, 500 - n % 2, 2000, 32, active=10), 0.2 * n)
     assert ledger.foreign_slots == 2
     assert ledger.foreign_kv_tokens > 0
+
+
+def test_blocks_that_stand_still_while_requests_are_told_are_frozen_all_the_same():
+    gate = admission(slots=8)
+    for n in range(30):
+        gate.observe(0, report(active=n % 3), 0.2 * n)
+        for decision in gate.offer(request(f"own{n}"), 0.2 * n):
+            gate.first_token(decision.id, 0.2 * n)
+            gate.finish(decision.id, 0.2 * n)
+    assert gate.backends[0].signal.suspicion is Suspicion.FROZEN

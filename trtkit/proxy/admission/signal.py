@@ -69,7 +69,8 @@ class Signal:
         """Proxies beside this one, who hold a part of the zones as large as its own."""
         self.suspicion = Suspicion.NONE
         self._foreign_tokens = self._foreign_requests = 0.0
-        self._last: EngineReport | None = None
+        self._last: tuple[float, float] | None = None
+        """Used and free blocks: requests may well be as many for a while, blocks are not while first tokens come."""
         self._changed_s = -math.inf
         self._served_then = 0
 
@@ -114,8 +115,9 @@ class Signal:
             return Suspicion.MISSING
         if not report.plausible:
             return Suspicion.ABSURD
-        if report != self._last:
-            self._last, self._changed_s, self._served_then = report, now_s, served
+        pool = (report.used_blocks, report.free_blocks)
+        if pool != self._last:
+            self._last, self._changed_s, self._served_then = pool, now_s, served
         elif now_s - self._changed_s >= _FROZEN_S and served > self._served_then:
             return Suspicion.FROZEN if report.used_blocks else Suspicion.ZERO
         return Suspicion.NONE
