@@ -1,6 +1,8 @@
+import gzip
 import json
 from importlib import resources
 
+import numpy as np
 import pytest
 
 from tests.checkpoint.conftest import tiny_llama  # noqa: F401 - a fixture
@@ -64,6 +66,7 @@ def test_a_folder_is_read_by_its_files_whatever_it_is_called(tmp_path):
         ("a.txt", b"one\n" * 100_000 + b"two \xfe\n", "line 100001 is not UTF-8: byte 0xfe"),
         ("a.txt", b"one \xe2\x82", "line 1 is not UTF-8: byte 0xe2"),
         ("a.jsonl", b'{"text": "one"}\n{"text": "x\\ud83d"}\n', r"line 2 has half a letter, \ud83d without"),
+        ("a.jsonl", gzip.compress(b'{"text": "one"}\n'), "is packed with gzip"),
         ("a.csv", b"text\none\n", "is in no form that is known"),
         ("a.parquet", b"text", "does not begin like one"),
     ],
@@ -98,6 +101,22 @@ def test_parquet_is_known_by_its_content(tmp_path):
     assert origins(path) == ["one", "two"]
     with pytest.raises(InputError, match="the file has text, id"):
         origins(path, "body")
+
+
+def test_damaged_parquet_is_refused(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = tmp_path / "a.parquet"
+    offsets, letters = pa.py_buffer(np.array([0, 3], np.int32)), pa.py_buffer(b"ab\xff")
+    parquet.write_table(
+        pa.table({"text": pa.StringArray.from_buffers(1, offsets, letters)}), path, compression="none"
+    )
+    with pytest.raises(InputError, match="'text' is not UTF-8: byte 0xff"):
+        origins(path)
+    path.write_bytes(path.read_bytes()[:4] + b"\xff" * 16 + path.read_bytes()[20:])
+    with pytest.raises(InputError, match="not a whole Parquet file"):
+        origins(path)
 
 
 def test_parquet_without_a_library_says_which_one(tmp_path, monkeypatch):
@@ -157,6 +176,17 @@ def test_each_text_gives_its_start_before_any_gives_more(source, tmp_path):
         sample.origin.partition(",")[0] for sample in found.samples if "tokens 0 to" in sample.origin
     ] == [f"{path}:{number}" for number in (1, 2, 3)]
     assert found.used == 4
+
+
+@pytest.mark.parametrize("letters", ["a", "a ", "\u20ac"])
+def test_of_as_many_texts_as_samples_only_starts_are_read(letters, source, tmp_path):
+    rows = ({"text": letters * length} for length in (3, 7, 100, 1000, 100_000))
+    path = lines(tmp_path / "a.jsonl", *rows)
+    starts = [
+        sample for sample in drawn(source, path, count=1000).samples if ", tokens 0 to" in sample.origin
+    ]
+    found = drawn(source, path, count=5).samples
+    assert [(s.origin, s.ids.tolist()) for s in found] == [(s.origin, s.ids.tolist()) for s in starts]
 
 
 def test_texts_without_a_token_are_counted(source, tmp_path):

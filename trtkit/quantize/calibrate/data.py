@@ -15,6 +15,7 @@ from trtkit.errors import EnvironmentLacks, InputError
 from trtkit.quantize.calibrate import texts
 
 _PARQUET = b"PAR1"
+_PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zX": "xz", b"PK\x03\x04": "zip"}
 _PART_CHARS = 1 << 18
 """Of a longer text each such part counts as one, so that a file of any size takes the same memory."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -76,6 +77,8 @@ def _kind(path: Path) -> str:
             start = file.read(len(_PARQUET))
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", path=path) from error
+    if packer := next((name for magic, name in _PACKED.items() if start.startswith(magic)), None):
+        raise InputError(f"is packed with {packer}", path=path, hint="unpack it, and give what is in it")
     kind = ".parquet" if start == _PARQUET else path.suffix.lower()
     if kind == ".parquet" and start != _PARQUET:
         raise InputError("is named .parquet and does not begin like one", path=path, hint=f"give {_KINDS}")
@@ -231,7 +234,10 @@ def _parquet_values(path: Path, column: str) -> Iterator[Any]:
             raise _no_column(column, file.schema_arrow.names, path, "the file has")
         for batch in file.iter_batches(batch_size=256, columns=[column]):
             yield from batch.column(0).to_pylist()
-    except pa.ArrowException as error:
+    except UnicodeDecodeError as error:
+        message = f"{column!r} is not UTF-8: byte 0x{error.object[error.start]:02x}"
+        raise InputError(message, path=path, hint="save the texts as UTF-8") from error
+    except (pa.ArrowException, OSError) as error:  # Arrow's readers of damaged pages raise the latter
         raise InputError(f"not a whole Parquet file: {error}", path=path) from error
 
 

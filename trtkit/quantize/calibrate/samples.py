@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,10 @@ from trtkit.quantize.calibrate.data import Data, Record
 from trtkit.quantize.fingerprint import Fingerprint
 
 Ids = npt.NDArray[np.int64]
+_LETTERS_OF_TOKEN = 8
+"""That many of a text have more tokens than asked for in most languages; others are read on."""
+_SPARE = 32
+"""Tokens that are read beyond a piece, so that its last one is the same as in the whole text."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +73,10 @@ def draw(source: HfCheckpoint, data: Data, *, count: int, max_tokens: int, seed:
     cutter = _Cutter(source, max_tokens)
     chance = random.Random(seed)  # noqa: S311 - nothing secret
     records, empty = _reservoir(data.records(), count, chance)
-    cut = [(list(cutter.cut(record)), record) for record in records]
-    pieces = [(depth, found[depth]) for found, _ in cut for depth in range(len(found))]
-    skipped = empty + sum(not found for found, _ in cut)
+    # Of as many texts as samples only the starts are read.
+    cut = [list(cutter.start(each) if len(records) == count else cutter.cut(each)) for each in records]
+    pieces = [(depth, found[depth]) for found in cut for depth in range(len(found))]
+    skipped = empty + sum(not found for found in cut)
     if not pieces:
         hint = "give texts that are not empty"
         raise InputError("there is no text in the data", path=data.path, hint=hint)
@@ -125,7 +131,22 @@ class _Cutter:
         special = self._tokenizer.encode("").ids
         # What a tokenizer puts around nothing is BOS, and with some EOS too.
         self._start = [each for each in special if each not in source.config.eos_token_ids][:1]
-        self._max_tokens = max_tokens
+        self._step = max_tokens - len(self._start)
+
+    def start(self, record: Record) -> Iterator[Sample]:
+        """Yield the first piece of a text, and tokenize little more of it than that.
+
+        Raises:
+            InputError: The tokenizer has tokens that the model lacks.
+        """
+        letters = _LETTERS_OF_TOKEN * self._step
+        # What is cut within a word has other tokens at its end, so some more are asked for.
+        while letters < len(record.text) and self._num_tokens(record.text[:letters]) < self._step + _SPARE:
+            letters *= 2
+        yield from islice(self.cut(Record(record.text[:letters], record.origin)), 1)
+
+    def _num_tokens(self, text: str) -> int:
+        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def cut(self, record: Record) -> Iterator[Sample]:
         """Yield the pieces of a text.
@@ -137,7 +158,7 @@ class _Cutter:
         if ids and max(ids) >= self._vocab_size:
             message = f"the tokenizer gives token {max(ids)}, and the model has {self._vocab_size}"
             raise InputError(message, path=record.origin, hint="take tokenizer and model from one place")
-        step = self._max_tokens - len(self._start)
+        step = self._step
         for start in range(0, len(ids), step):
             piece = np.array([*self._start, *ids[start : start + step]], np.int64)
             yield Sample(piece, f"{record.origin}, tokens {start} to {min(start + step, len(ids)) - 1}")
