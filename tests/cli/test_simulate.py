@@ -133,8 +133,13 @@ def test_an_engines_own_constants_are_used(trtkit, contract, tmp_path):
         (["--trace", "absent.csv", "--cv", "2"], 2, "--cv says nothing about --trace"),
         (["--engines", "2", "--most", "3"], 2, "--most bounds a search"),
         (["--traffic", "chat=azure2023_code", "--traffic", "chat=azure2023_code"], 2, "names a class twice"),
+        (["--keep-stamps"], 2, "--keep-stamps is about --trace"),
         (["--rate", "1e6", "--duration", "1e4"], 2, "are 1e+10 requests"),
-        (["--set", "classes.chat.ttft_ms=null", "--set", "classes.chat.tpot_ms=null"], 2, "was promised anything"),
+        (
+            ["--set", "classes.chat.ttft_ms=null", "--set", "classes.chat.tpot_ms=null"],
+            2,
+            "was promised anything",
+        ),
     ],
 )
 def test_what_cannot_be_answered_is_said(trtkit, contract, arguments, code, message):

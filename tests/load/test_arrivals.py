@@ -74,6 +74,8 @@ def test_requests_of_one_coarse_stamp_are_spread_over_it():
     assert 0.8 < np.std(np.diff(found)) / np.mean(np.diff(found)) < 1.1
     stretched = times(arrivals, 100.0, 20.0)
     assert stretched[-1] == pytest.approx(20.0)
+    kept = times(Arrivals(Shape.REPLAY, trace=mooncake(), keep_stamps=True), None, 600.0)
+    assert len(np.unique(kept)) == 200
 
 
 @pytest.mark.parametrize(

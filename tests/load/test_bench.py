@@ -114,6 +114,7 @@ async def test_a_missed_objective_exits_6_with_the_document(bench, fake):
         (("--rate", "0.0001", "--duration", "1"), "requests/s for 1 s are 0.0001 requests"),
         (("--rate", "1", "--arrivals", "step", "--duration", "20"), "too short for a step"),
         (("--rate", "1", "--cv", "2"), "--cv: nothing would come of it"),
+        (("--rate", "1", "--keep-stamps"), "--keep-stamps: nothing would come of it"),
         (("--rate", "1", "--capacity", "2", "--level", "3"), "--capacity, --level: nothing would come"),
         (("--rho", "1", "--capacity", "2", "--capacity-target", "h:1"), "--capacity-target: nothing"),
         (("--rate", "1", "--buckets", "100,50"), "no growing numbers"),

@@ -33,6 +33,8 @@ class Arrivals:
     step_s: float = 5.0
     """Step: the rate is so many times as high for so long, after a third of the time; its mean is what was asked."""
     trace: Sequence[TraceRow] = ()
+    keep_stamps: bool = False
+    """Replay the requests of a coarse stamp in one moment, as they were recorded."""
 
     def step_end_s(self, duration_s: float) -> float | None:
         """Return when the step is over, for arrivals that have one."""
@@ -74,7 +76,7 @@ class Arrivals:
     @cached_property
     def stamps_s(self) -> float:
         """How coarse the trace's times are; within that the requests are spread at random."""
-        return stamp_step_s(self.trace)
+        return 0.0 if self.keep_stamps else stamp_step_s(self.trace)
 
     def _replay(self, draw: Draws, rate_per_s: float | None, duration_s: float) -> Draws:
         """Return the first requests of a trace; at a rate its gaps are stretched, and its bursts stay of as many."""

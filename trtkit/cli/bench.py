@@ -22,6 +22,7 @@ from trtkit.cli.bench_options import (
     DeadlinesOption,
     DurationOption,
     HtmlOption,
+    KeepStampsOption,
     LevelOption,
     RateOption,
     RefineOption,
@@ -84,6 +85,7 @@ def bench(
     arrivals: ArrivalsOption = Shape.POISSON,
     cv: CvOption = None,
     trace: TraceOption = None,
+    keep_stamps: KeepStampsOption = False,
     rate: RateOption = None,
     rho: RhoOption = None,
     capacity: CapacityOption = None,
@@ -108,7 +110,14 @@ def bench(
     from trtkit.bench.sim.trace import read_trace
 
     check_load(arrivals, trace, rate, rho)
-    check_use(arrivals, rho, calibration, cv=cv, capacity=capacity, behind=capacity_target, level=level)
+    check_use(
+        *(arrivals, rho, calibration),
+        keep_stamps=keep_stamps,
+        cv=cv,
+        capacity=capacity,
+        behind=capacity_target,
+        level=level,
+    )
     check_addresses(target, capacity_target)
     sent = parse_numbers("--rate", rate), parse_numbers("--rho", rho), range(seeds), duration, refine
     cuts = parse_buckets(buckets)
@@ -116,7 +125,9 @@ def bench(
     if slo_check:
         _check_objective(file)
     mix, tokens, plan = _prepare(file, traffic, tenants, tokenizer)
-    spread = Arrivals(arrivals, cv or Arrivals.cv, trace=read_trace(trace) if trace else ())
+    spread = Arrivals(
+        arrivals, cv or Arrivals.cv, trace=read_trace(trace) if trace else (), keep_stamps=keep_stamps
+    )
     mix = replace(mix, scale=scale, arrivals=spread, manners=Manners(cancel, slow, deadlines))
     files = Files(html, requests, calibration)
     files.check({"--contract": file.path, "--trace": trace, "--tokenizer": tokenizer})

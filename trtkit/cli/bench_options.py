@@ -57,6 +57,14 @@ TraceOption = Annotated[
         help="Replay its times and lengths (Azure CSV or Mooncake JSON lines).", rich_help_panel=_WHEN
     ),
 ]
+KeepStampsOption = Annotated[
+    bool,
+    typer.Option(
+        "--keep-stamps",
+        help="Send the requests of a trace's coarse stamp in one moment, as recorded.",
+        rich_help_panel=_WHEN,
+    ),
+]
 RateOption = Annotated[
     str | None,
     typer.Option(metavar="LIST", help="Requests per second, e.g. 2,4,8.", rich_help_panel=_HOW_MUCH),
@@ -131,6 +139,7 @@ def check_use(
     rho: str | None,
     calibration: Path | None,
     *,
+    keep_stamps: bool,
     cv: float | None,
     capacity: float | None,
     behind: str | None,
@@ -139,13 +148,15 @@ def check_use(
     """Refuse what would be ignored: nobody should take a default for what was asked."""
     measures = rho is not None and capacity is None
     unused = {
+        "--keep-stamps": None if arrivals is Shape.REPLAY else keep_stamps or None,
         "--cv": None if arrivals is Shape.GAMMA else cv,
         "--capacity": None if rho is not None else capacity,
         "--level": None if measures else level,
         "--capacity-target": None if measures or calibration is not None else behind,
     }
     if names := [name for name, value in unused.items() if value is not None]:
-        hint = "--cv is of gamma arrivals; --level and --capacity-target are of a --rho whose capacity is measured"
+        hint = "--cv is of gamma arrivals, --keep-stamps of a replay; "
+        hint += "--level and --capacity-target are of a --rho whose capacity is measured"
         raise InputError(f"{', '.join(names)}: nothing would come of it here", hint=hint)
 
 

@@ -19,6 +19,7 @@ from trtkit.cli.simulate_options import (
     DurationOption,
     EngineOption,
     EnginesOption,
+    KeepStampsOption,
     MostOption,
     RateOption,
     ScaleOption,
@@ -59,6 +60,7 @@ def simulate(
     scale: ScaleOption = 1.0,
     tenants: TenantsOption = 1,
     trace: TraceOption = None,
+    keep_stamps: KeepStampsOption = False,
     rate: RateOption = None,
     cv: CvOption = None,
     duration: DurationOption = None,
@@ -73,10 +75,18 @@ def simulate(
     from trtkit.bench.mix import mix_of
     from trtkit.bench.sim.capacity import Site, Traffic
 
-    check_options(trace=trace, cv=cv, engines=engines, most=most, engine=engine, calibration=calibration)
+    check_options(
+        trace=trace,
+        keep_stamps=keep_stamps,
+        cv=cv,
+        engines=engines,
+        most=most,
+        engine=engine,
+        calibration=calibration,
+    )
     file = read_contract(contract, overrides)
     wanted = parse_engines(engines, list(file.contract.pools_by_length)) if engines is not None else None
-    arrivals = _arrivals(trace, cv)
+    arrivals = _arrivals(trace, cv, keep_stamps=keep_stamps)
     mix_of(
         file.contract, traffic, tenants
     )  # what is wrong there is told before what is wrong with the engine
@@ -98,13 +108,13 @@ def simulate(
         show(answer.text())
 
 
-def _arrivals(trace: Path | None, cv: float | None) -> Arrivals:
+def _arrivals(trace: Path | None, cv: float | None, *, keep_stamps: bool) -> Arrivals:
     from trtkit.bench.arrivals import Arrivals
     from trtkit.bench.schedule import Shape
     from trtkit.bench.sim.trace import read_trace
 
     if trace is not None:
-        return Arrivals(Shape.REPLAY, trace=read_trace(trace))
+        return Arrivals(Shape.REPLAY, trace=read_trace(trace), keep_stamps=keep_stamps)
     return Arrivals(Shape.GAMMA, cv=cv or 1.0)
 
 

@@ -27,6 +27,12 @@ TraceOption = Annotated[
     Path | None,
     typer.Option(help="Replay this trace (Azure CSV or Mooncake JSON lines), dealt out by share."),
 ]
+KeepStampsOption = Annotated[
+    bool,
+    typer.Option(
+        "--keep-stamps", help="Let the requests of a trace's coarse stamp come in one moment, as recorded."
+    ),
+]
 RateOption = Annotated[
     float | None,
     typer.Option(
@@ -97,6 +103,7 @@ def parse_engines(text: str, pools: Sequence[str]) -> tuple[int, ...]:
 def check_options(
     *,
     trace: Path | None,
+    keep_stamps: bool,
     cv: float | None,
     engines: str | None,
     most: int | None,
@@ -106,6 +113,8 @@ def check_options(
     """Refuse an option that would have no effect beside the others."""
     if trace is not None and cv is not None:
         raise InputError("--cv says nothing about --trace: its times are recorded", hint="give one of them")
+    if trace is None and keep_stamps:
+        raise InputError("--keep-stamps is about --trace: drawn times have no stamps", hint="give a trace")
     if engines is not None and most is not None:
         raise InputError("--most bounds a search, and --engines makes none", hint="give one of them")
     if engine is not None and calibration is not None:
