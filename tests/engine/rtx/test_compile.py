@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from trtkit.engine.rtx.elsewhere import OTHER_ENGINE_FILE, PROFILES_FILE, SCRIPT
 from trtkit.engine.rtx.walk import walk
 from trtkit.engine.store import Stage, Store
 from trtkit.errors import StageError
+from trtkit.flow.inspect import inspect
 from trtkit.flow.verify import verify_folder
 
 pytest.importorskip("tensorrt_rtx")
@@ -57,7 +59,17 @@ def test_a_format_compiles_with_native_layers(tmp_path, checkpoint, name, change
     assert facts["engine_bytes"] == (out / ENGINE_FILE).stat().st_size > 0
     assert facts["layers"]["attention_output"] == 2
     config = json.loads((out / "config.json").read_text())
-    assert config["runtime"] == {"engine": ENGINE_FILE, "engine_sms": sms, "other_sms": []}
+    size = facts["engine_bytes"]
+    assert config["runtime"] == {
+        "engine": ENGINE_FILE,
+        "engine_bytes": size,
+        "engine_sms": sms,
+        "other_sms": [],
+    }
+    assert inspect(out).problems == ()
+    os.truncate(out / ENGINE_FILE, size - 1)
+    (problem,) = inspect(out).problems
+    assert f"is {size - 1:,} bytes long, config.json says {size:,}" in problem.message
 
 
 @pytest.mark.parametrize("name", [None, "sq-qdq", "fp8", "awq"])

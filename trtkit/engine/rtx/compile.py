@@ -48,7 +48,7 @@ def compile_engine(checkpoint: Path, out: Path, plan: Plan, report: Progress, lo
     runtime: dict[str, Any] = {"engine": None, "engine_sms": list(here), "other_sms": list(elsewhere)}
     if here:
         facts |= _build(graph, out, plan, report, log)
-        runtime["engine"] = ENGINE_FILE
+        runtime |= {"engine": ENGINE_FILE, "engine_bytes": facts["engine_bytes"]}
     if elsewhere:
         write_elsewhere(out, spec_of(plan), graph.cache)
         facts["command"] = COMMAND

@@ -11,6 +11,8 @@ from trtkit.errors import EnvironmentLacks, StageError
 
 Address = int
 _CUDA = "CUDA: "
+_DRIVER = "driver 580 or later"
+"""What CUDA 13 asks for, which TensorRT for RTX and the bindings are of."""
 
 
 class Device:
@@ -92,7 +94,7 @@ def _first(cuda: Any, call: Callable[[], tuple[Any, ...]]) -> Any:
         return _result(cuda, call())
     except (StageError, RuntimeError) as error:  # the bindings' own, where there is no driver
         said = str(error).removeprefix(_CUDA)
-        hint = "serve it where `nvidia-smi` shows a GPU; engine.backend: onnx runs the same graph on the CPU"
+        hint = f"serve it where `nvidia-smi` shows a GPU and {_DRIVER}; engine.backend: onnx runs the graph on the CPU"
         raise EnvironmentLacks(f"there is no CUDA device: {said}", hint=hint) from None
 
 

@@ -33,6 +33,10 @@ def inspect_graph(folder: Path, found: Finding, config: Mapping[str, Any]) -> Fi
         for name, size in sizes.items()
         if not size
     ]
+    need, have = runtime.get("engine_bytes"), sizes.get(str(runtime.get("engine")))
+    if type(need) is int and have and have != need:
+        message = f"is {have:,} bytes long, config.json says {need:,}"
+        problems.append(Problem(message, file=str(folder / str(runtime["engine"])), hint=_BUILD_AGAIN))
     found = replace(found, files=sizes, details={**found.details, **_details(runtime)})
     if sizes.get(MODEL_FILE) and find_spec("onnx"):
         dtypes, damage = _weights(folder, sizes.get(DATA_FILE))
