@@ -51,6 +51,22 @@ def test_a_given_number_is_tried_as_it_is(trtkit, contract):
     assert "declared constants of an 8B model on one large GPU, not measured" in err
 
 
+def test_what_kept_requests_from_their_promises_is_counted(trtkit, contract):
+    _, out, _ = run(trtkit, contract, "--engines", 1, "--rate", 80, "--output", "json")
+    for row in json.loads(out)["classes"]:
+        assert sum(row["reasons"].values()) == row["requests"]
+        assert sum(row["constraints"].values()) == row["requests"] - row["ok"]
+        assert set(row["late"]) <= {"ttft", "tpot"}
+    assert document_of(out, "chat")["constraints"]
+    _, out, _ = run(trtkit, contract, "--engines", 1, "--rate", 80)
+    assert "chat: " in out
+    assert "; bound by " in out
+
+
+def document_of(out, name):
+    return next(row for row in json.loads(out)["classes"] if row["class_name"] == name)
+
+
 def test_a_gpus_engine_is_the_one_that_the_plan_foresees(trtkit):
     folder = Path(__file__).parents[2]
     contract = folder / "build_configs" / "llama-3.1-8b__fp8-kv_fp8__h100-sxm-tp1.yaml"

@@ -76,7 +76,8 @@ async def test_the_command_writes_a_document_a_page_and_the_requests(bench, tmp_
         (40, 1),
     ]
     assert all(run["tally"]["attainment"] == 1 for run in document["runs"])
-    assert document["goodput_capacity_per_s"] == 40
+    sent = [run["sent_per_s"] for run in document["runs"] if run["rate_per_s"] == 40]
+    assert document["goodput_capacity_per_s"] == pytest.approx(sum(sent) / 2)
     html = page.read_text()
     assert html.count("<svg") == 6
     assert "http" not in html.replace("http-equiv", "")
@@ -262,7 +263,7 @@ def experiment(filler):
 def add(experiment, rate_per_s, kept, of=10, name="a", seed=0, **rest):
     samples = [measured(name, ttft_s=0.1 if n < kept else 1.5) for n in range(of)]
     tally = Tallier(experiment.contract.classes, (64,), 0.9).tally(samples, 10.0)
-    experiment.runs.append(Run(rate_per_s, seed, 10.0, tally, **rest))
+    experiment.runs.append(Run(rate_per_s, seed, 10.0, tally, **{"sent_per_s": rate_per_s, **rest}))
     experiment.samples[rate_per_s, seed] = samples
 
 
@@ -270,6 +271,14 @@ def test_goodput_capacity_is_the_last_rate_before_the_first_miss(experiment):
     for rate, kept in ((1.0, 10), (2.0, 9), (4.0, 8), (8.0, 10)):
         add(experiment, rate, kept)
     assert experiment.goodput_capacity() == 2.0
+
+
+def test_goodput_capacity_is_what_was_sent_and_not_what_was_asked_for(experiment):
+    for seed, sent_per_s in enumerate((1.7, 1.9)):
+        add(experiment, 2.0, 10, seed=seed, sent_per_s=sent_per_s)
+    assert experiment.goodput_capacity() == pytest.approx(1.8)
+    assert experiment.goodput_capacity(1) == 1.9
+    assert "goodput capacity: 1.80/s sent or more (by seed 1.70, 1.90)" in summary(experiment.result({}))
 
 
 async def test_refining_halves_the_gap_between_kept_and_missed(filler):

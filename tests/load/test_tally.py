@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtkit.bench.measured import Measured, outcome_of, verdict
+from trtkit.bench.render import ends
 from trtkit.bench.tally import Tallier, count_inversions, jain, recovery_s
 from trtkit.contract import ServiceClass
 from trtkit.proxy.admission import Outcome
@@ -145,3 +146,20 @@ def test_every_request_is_kept_missed_left_out_or_was_promised_nothing(kinds):
     promised = sum(row.requests for row in found.classes if row.class_name != "free")
     assert sum(row.kept + row.missed + row.excluded for row in found.classes) == promised
     assert found.wasted is None or 0 <= found.wasted <= 1
+
+
+def test_what_turned_requests_away_and_which_promises_answers_missed_are_counted():
+    found = tally(
+        [
+            measured(),
+            measured(ttft_s=0.12, tokens=2),
+            measured(kind=Outcome.REFUSED, constraint="backlog"),
+            measured(kind=Outcome.REFUSED, constraint="queue"),
+            measured(kind=Outcome.FAILED),
+        ]
+    )
+    row = found.classes[0]
+    assert (row.constraints, row.late) == ({"backlog": 1, "queue": 1}, {"ttft": 1, "tpot": 1})
+    assert next(ends([row])) == (
+        "top: 1 failed, 2 refused; bound by 1 backlog, 1 queue; answered and late: 1 tpot, 1 ttft"
+    )

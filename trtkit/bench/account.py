@@ -6,8 +6,9 @@ An errored, refused or cut-off request is a miss. A class that was promised noth
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from trtkit.contract.service import ServiceClass
 
@@ -24,6 +25,8 @@ class Sample:
     """From send to last token."""
     tokens: int
     text: str = ""
+    constraint: str = ""
+    """What bound it, as the proxy's record says; empty where nobody said."""
 
     @property
     def tpot_s(self) -> float | None:
@@ -47,14 +50,29 @@ class ClassAccount:
     attainment: float | None
     """Share of the requests that kept every promise; None for a class without promises."""
     goodput_per_s: float | None
+    reasons: dict[str, int] = field(default_factory=dict)
+    """How its requests ended."""
+    constraints: dict[str, int] = field(default_factory=dict)
+    """What bound those that were refused; of what was stopped at an engine nobody says."""
+    late: dict[str, int] = field(default_factory=dict)
+    """Promises (``ttft``, ``tpot``, ``deadline``) that answered requests missed; one may miss several."""
 
 
 def kept(sample: Sample, spec: ServiceClass) -> bool:
     """Return whether the request kept every promise of its class."""
     if sample.outcome != "ok" or sample.ttft_s is None or sample.last_s is None:
         return False
-    limits = ((sample.ttft_s, spec.ttft_ms), (sample.tpot_s, spec.tpot_ms), (sample.last_s, spec.deadline_ms))
-    return all(limit is None or value is None or value * 1e3 <= limit for value, limit in limits)
+    return not any(True for _ in _late(sample, spec))
+
+
+def _late(sample: Sample, spec: ServiceClass) -> Iterator[str]:
+    """Yield the promises that an answer came too late for."""
+    if spec.ttft_ms is not None and sample.ttft_s is not None and sample.ttft_s * 1e3 > spec.ttft_ms:
+        yield "ttft"
+    if spec.tpot_ms is not None and (tpot_s := sample.tpot_s) is not None and tpot_s * 1e3 > spec.tpot_ms:
+        yield "tpot"
+    if spec.deadline_ms is not None and sample.last_s is not None and sample.last_s * 1e3 > spec.deadline_ms:
+        yield "deadline"
 
 
 def binds(spec: ServiceClass) -> bool:
@@ -76,17 +94,23 @@ def _row(name: str, spec: ServiceClass, samples: list[Sample], duration_s: float
     good = sum(kept(sample, spec) for sample in samples)
     promised = spec.has_slo and bool(samples)
     ttft = [sample.ttft_s for sample in samples if sample.ttft_s is not None]
-    tpot = [sample.tpot_s for sample in samples if sample.tpot_s is not None]
+    tpot = [tpot_s for sample in samples if (tpot_s := sample.tpot_s) is not None]
+    answered = [sample for sample in samples if sample.outcome == "ok"]
     return ClassAccount(
         class_name=name,
         requests=len(samples),
-        ok=sum(sample.outcome == "ok" for sample in samples),
+        ok=len(answered),
         ttft_p50_ms=percentile_ms(ttft, 50),
         ttft_p99_ms=percentile_ms(ttft, 99),
         tpot_p50_ms=percentile_ms(tpot, 50),
         tpot_p99_ms=percentile_ms(tpot, 99),
         attainment=good / len(samples) if promised else None,
         goodput_per_s=good / duration_s if promised else None,
+        reasons=dict(Counter(sample.outcome for sample in samples)),
+        constraints=dict(
+            Counter(each.constraint for each in samples if each.outcome != "ok" and each.constraint)
+        ),
+        late=dict(Counter(name for sample in answered for name in _late(sample, spec))),
     )
 
 

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from trtkit.bench.account import binds
 from trtkit.bench.capacity import Capacity
@@ -35,7 +36,7 @@ class Run:
     rho: float | None = None
     """The rate as a multiple of the capacity."""
     sent_per_s: float = 0.0
-    """Requests that were sent in that time, per second: what the draw gave of the rate."""
+    """Requests that were really sent, per second: what the draw gave of the rate, and a late client of that."""
     load_average: float = 0.0
     """Of the client's machine, over the last minute, at the run's end."""
     discarded: str = ""
@@ -72,7 +73,10 @@ class BenchResult:
     binding: tuple[str, ...]
     """Classes that were promised something and may not be shed; with none, nothing can be kept or missed."""
     goodput_capacity_per_s: float | None
-    """Largest rate tried at which :data:`GOODPUT_ATTAINMENT` of every class is kept; None if at none, or none binds."""
+    """Requests sent per second at the largest rate tried at which :data:`GOODPUT_ATTAINMENT` of every class is kept.
+
+    None if at none, or none binds.
+    """
     goodput_capacity_by_seed: tuple[float | None, ...]
     """The same of each seed alone."""
     missed: tuple[str, ...]
@@ -112,7 +116,7 @@ class Experiment:
             length_s,
             tally,
             rho=rate_per_s / self.capacity.rate_per_s if self.capacity else None,
-            sent_per_s=len(shots) / length_s,
+            sent_per_s=len(samples) / max([length_s, *(each.at_s for each in samples)]),
             load_average=round(os.getloadavg()[0], 2),
             discarded=self._discarded(tally),
         )
@@ -124,7 +128,7 @@ class Experiment:
     async def refine(self, seeds: Sequence[int], times: int, on_rate: Callable[[float, int], None]) -> None:
         """Halve, so many times, the gap between the largest rate that keeps the promises and the next that does not."""
         for _ in range(times):
-            good = self.goodput_capacity() or 0.0
+            good = self._best_rate() or 0.0
             worse = [rate for rate in self._rates() if rate > good]
             if not worse or not self.asked:
                 return
@@ -140,7 +144,16 @@ class Experiment:
         return [name for name in self._binding() if name in asked]
 
     def goodput_capacity(self, seed: int | None = None) -> float | None:
-        """Return the largest rate below which every rate that was tried keeps the promises; of one seed, or of all."""
+        """Return what was sent per second at the largest rate up to which all that were tried keep the promises.
+
+        Of one seed, or the mean of all. A draw gives more or less than the rate that was asked for.
+        """
+        best = self._best_rate(seed)
+        sent = [run.sent_per_s for run in self._at(best) if seed in {None, run.seed}] if best else []
+        return fmean(sent) if sent else None
+
+    def _best_rate(self, seed: int | None = None) -> float | None:
+        """Return the largest rate, as asked for, up to which every rate that was tried keeps the promises."""
         best = None
         for rate in self._rates() if self.asked else ():
             runs = [run for run in self._at(rate) if seed in {None, run.seed}]

@@ -21,7 +21,14 @@ from tritonclient.grpc import service_pb2
 from trtkit.bench.filler import Filler
 from trtkit.bench.measured import Measured, outcome_of
 from trtkit.bench.schedule import Shot
-from trtkit.conventions import BLS_MODEL, CLASS_HEADER, QUEUE_TRAILER, REASON_TRAILER, TENANT_HEADER
+from trtkit.conventions import (
+    BLS_MODEL,
+    CLASS_HEADER,
+    CONSTRAINT_TRAILER,
+    QUEUE_TRAILER,
+    REASON_TRAILER,
+    TENANT_HEADER,
+)
 from trtkit.errors import StartError
 from trtkit.proxy.admission import Outcome, Reason
 from trtkit.proxy.wire.response import Chunk
@@ -115,6 +122,7 @@ class _Watch:
         self._reason, self._kind = "truncated_stream", Outcome.FAILED
         self._queue_s: float | None = None
         self._proxied = False
+        self._constraint = ""
 
     async def read(self, call: Any) -> None:
         """Read a call to its end, or leave it as the shot says."""
@@ -185,6 +193,7 @@ class _Watch:
     def _note_trailers(self, trailers: Any) -> None:
         found = dict(trailers or ())
         self._proxied = REASON_TRAILER in found
+        self._constraint = str(found.get(CONSTRAINT_TRAILER, ""))
         if QUEUE_TRAILER in found:
             self._queue_s = int(found[QUEUE_TRAILER]) / 1000
 
@@ -196,6 +205,7 @@ class _Watch:
             times_s[0] if times_s else None,
             times_s[-1] if times_s else None,
             self._tokens,
+            constraint=self._constraint,
             kind=self._kind,
             at_s=at_s,
             lag_s=lag_s,

@@ -73,8 +73,13 @@ class Measured(Sample):
 
 def verdict(sample: Measured, spec: ServiceClass) -> Verdict:
     """Judge a request by the proxy's own rules; a slow reader's answer is left out, since it measures the reader."""
+    return kept_all(verdicts(sample, spec))
+
+
+def verdicts(sample: Measured, spec: ServiceClass) -> dict[str, Verdict]:
+    """Judge each promise to a request, by name; none to a slow reader."""
     if sample.slow_reader and sample.tokens:
-        return Verdict.EXCLUDED
+        return {}
     first, last = sample.ttft_s, sample.last_s
     tokens = 1 + sample.later_tokens if sample.tokens else 0
     timeline = Timeline(
@@ -85,4 +90,4 @@ def verdict(sample: Measured, spec: ServiceClass) -> Verdict:
         tokens=tokens,
         most_tokens=sample.max_tokens or math.inf,
     )
-    return kept_all(judge(spec, sample.kind, timeline))
+    return judge(spec, sample.kind, timeline)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from trtkit.bench.account import ClassAccount
+
+if TYPE_CHECKING:
+    from trtkit.bench.tally import ClassResult
 
 _HEAD = ("class", "requests", "ok", "TTFT p50", "p99", "TPOT p50", "p99", "attainment", "goodput")
 
@@ -18,6 +22,22 @@ def render(rows: Sequence[ClassAccount]) -> str:
         + "".join(f"  {cell:>{width}}" for cell, width in zip(line[1:], widths[1:], strict=True))
         for line in cells
     )
+
+
+def ends(rows: Sequence[ClassAccount | ClassResult]) -> Iterator[str]:
+    """Yield why requests were not answered, and what those that were came too late for; nothing of who had all."""
+    for row in rows:
+        parts = [_counts({name: count for name, count in row.reasons.items() if name != "ok"})]
+        if row.constraints:
+            parts.append(f"bound by {_counts(row.constraints)}")
+        if row.late:
+            parts.append(f"answered and late: {_counts(row.late)}")
+        if any(parts):
+            yield f"{row.class_name}: {'; '.join(filter(None, parts))}"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
 
 
 def _cells(row: ClassAccount) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trtkit.bench.experiment import BenchResult, RateResult, Run
+from trtkit.bench.render import ends
 from trtkit.bench.tally import BucketResult, ClassResult, Tally
 
 _HEAD = (
@@ -65,10 +66,7 @@ def _lines(run: Run) -> Iterator[str]:
         f"load average {run.load_average}",
     ]
     yield ", ".join(fact for fact in facts if fact)
-    for row in tally.classes:
-        ends = [f"{count} {reason}" for reason, count in sorted(row.reasons.items()) if reason != "ok"]
-        if ends:
-            yield f"{row.class_name}: {', '.join(ends)}"
+    yield from ends(tally.classes)
     for name in dict.fromkeys(row.class_name for row in tally.buckets):
         yield f"{name} by prompt length: " + ", ".join(
             _bucket(row) for row in tally.buckets if row.class_name == name
@@ -116,6 +114,6 @@ def _goodput_capacity(result: BenchResult) -> str:
     good, seeds = result.goodput_capacity_per_s, result.goodput_capacity_by_seed
     if not result.binding:
         return "-"
-    text = "below all rates tried" if good is None else f"{good:.2f}/s or more of those tried"
+    text = "below all rates tried" if good is None else f"{good:.2f}/s sent or more"
     each = ", ".join("below" if seed is None else f"{seed:.2f}" for seed in seeds)
     return text + (f" (by seed {each})" if len(seeds) > 1 else "")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trtkit.bench.account import percentile_ms
-from trtkit.bench.measured import Measured, verdict
+from trtkit.bench.measured import Measured, verdict, verdicts
 from trtkit.contract.service import ServiceClass
 from trtkit.proxy.admission import Outcome
 from trtkit.proxy.slo import Verdict
@@ -42,6 +42,10 @@ class ClassResult:
     """From sending to being turned away, whether at once or after its time in the queue."""
     reasons: dict[str, int]
     """How its requests ended."""
+    constraints: dict[str, int]
+    """What bound those that were not answered, as the proxy says; empty without one."""
+    late: dict[str, int]
+    """Promises (``ttft``, ``tpot``, ``deadline``) that answered requests missed; one may miss several."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,16 @@ class Tallier:
             itl_p99_ms=percentile_ms(gaps, 99),
             refusal_p99_ms=_refusal_p99_ms(mine),
             reasons=dict(Counter(each.outcome[:_LONGEST_REASON] for each in mine)),
+            constraints=dict(
+                Counter(each.constraint for each in mine if each.constraint and each.kind is not Outcome.OK)
+            ),
+            late=self._late(name, mine),
+        )
+
+    def _late(self, name: str, mine: Sequence[Measured]) -> dict[str, int]:
+        judged = (verdicts(each, self._classes[name]) for each in mine if each.kind is Outcome.OK)
+        return dict(
+            Counter(promise for each in judged for promise, found in each.items() if found is Verdict.MISSED)
         )
 
     def _by_length(self, name: str, judged: Sequence[tuple[Measured, Verdict]]) -> list[BucketResult]:

@@ -253,13 +253,15 @@ class _Answer:
 
     def text(self) -> str:
         """Return the answer for a terminal."""
-        from trtkit.bench.render import render
+        from trtkit.bench.render import ends, render
 
         gpus = self.site.gpus(self.engines)
         head = f"engines: {_numbers(self.site, self.engines)}" + (
             f", GPUs: {gpus}" if gpus is not None else ""
         )
-        return "\n".join([f"{head} (simulated)", "", render(self.account), "", *self._ends()])
+        return "\n".join(
+            [f"{head} (simulated)", "", render(self.account), *ends(self.account), "", *self._ends()]
+        )
 
     def _ends(self) -> Iterator[str]:
         for name, each in self.intervals.items():

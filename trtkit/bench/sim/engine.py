@@ -39,8 +39,8 @@ class Job:
     """One request as the engine sees it, and when it got what."""
 
     __slots__ = (
-        "answered", "arrival_s", "class_index", "dispatched_s", "engine", "first_s", "key", "last_s", "left_tokens",
-        "max_tokens", "output_tokens", "prompt_tokens", "reserved_tokens", "tenant",
+        "answered", "arrival_s", "class_index", "constraint", "dispatched_s", "engine", "first_s", "key", "last_s",
+        "left_tokens", "max_tokens", "output_tokens", "prompt_tokens", "reserved_tokens", "tenant",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,8 @@ class Job:
         self.engine = 0
         self.answered: Reason | None = None
         """Why it was given up, if it was."""
+        self.constraint = ""
+        """What bound it then."""
         self.dispatched_s = math.inf
         self.first_s = math.inf
         self.last_s = math.inf

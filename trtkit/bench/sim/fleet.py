@@ -149,7 +149,9 @@ class Simulation:
                 job.answered = decision.reason
                 self.fleet.engines[job.engine].cancel(job, now_s)
             else:
-                self._jobs.pop(decision.id).answered = decision.reason
+                job = self._jobs.pop(decision.id)
+                job.answered = decision.reason
+                job.constraint = decision.record.constraint.value if decision.record else ""
 
     def _request(self, key: str, job: Job) -> Request:
         each = self.classes[job.class_index]

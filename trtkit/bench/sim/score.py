@@ -15,7 +15,7 @@ def sample_of(job: Job, class_name: str) -> Sample:
     """Return a job as its client would have measured it."""
     if job.answered is not None or job.last_s == math.inf:
         outcome = job.answered.value if job.answered is not None else "unfinished"
-        return Sample(class_name, outcome, None, None, 0)
+        return Sample(class_name, outcome, None, None, 0, constraint=job.constraint)
     first_s, last_s = job.first_s - job.arrival_s, job.last_s - job.arrival_s
     return Sample(class_name, "ok", first_s, last_s, job.output_tokens)
 
