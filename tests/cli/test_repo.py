@@ -95,6 +95,18 @@ def test_pools_are_built_into_the_folders_that_the_compose_file_mounts(trtkit, c
     assert trtkit("repo", contract, "-o", tmp_path / "repos", "--check", *given)[0] == 0
 
 
+def test_the_repository_of_a_pool_that_is_no_more_is_told_of_and_stays(trtkit, contract, tmp_path):
+    save_tokenizer(tmp_path / "model", tokens=260)
+    short, long = ["--set", "pools.standard={}"], ["--set", "pools.long={min_prompt_tokens: 8}"]
+    command = ("repo", contract, "-o", tmp_path / "repos")
+    assert trtkit(*command, *short, *long)[0] == 0
+    code, _, err = trtkit(*command, *short, "--check")
+    assert (code, "long: the contract has no such pool" in err) == (7, True)
+    code, _, err = trtkit(*command, *short)
+    assert (code, "the contract has no such pool" in err) == (0, True)
+    assert (tmp_path / "repos/long/.trtkit-files").is_file()
+
+
 def test_a_repository_of_the_build_is_renewed_and_nothing_of_the_last_one_stays(trtkit, contract, tmp_path):
     save_tokenizer(tmp_path / "model", tokens=260)
     repo = tmp_path / "repo"

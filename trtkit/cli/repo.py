@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trtkit.triton.folder import Drift
 
 _DIFF_LINES = 40
+_NO_POOL = "the contract has no such pool"
 
 
 def register(app: typer.Typer) -> None:
@@ -64,7 +65,7 @@ def repo(
     Files that trtkit did not write are left alone.
     """
     from trtkit.engine.store import Store
-    from trtkit.flow.repository import place_of, render_pools
+    from trtkit.flow.repository import left_over, place_of, render_pools
 
     if not contract.exists():
         raise InputError("there is no such contract or folder", path=contract)
@@ -82,7 +83,8 @@ def repo(
     if engine is not None and len(found) > 1:
         raise InputError("each pool has an engine of its own", hint="give --pool with --engine")
     pairs = [(rendered, place_of(out, name, pool)) for name, rendered in found.items()]
-    _write(pairs, out, engine, output, check=check, overwrite=overwrite)
+    spare = left_over(out, [place for _, place in pairs]) if pool is None else []
+    _write(pairs, out, engine, output, check=check, overwrite=overwrite, spare=spare)
 
 
 def _check_folder(
@@ -113,6 +115,7 @@ def _write(
     *,
     check: bool,
     overwrite: bool,
+    spare: Sequence[Path],
 ) -> None:
     """Write or check one repository, or that of each pool; nothing is written before all were looked at."""
     from trtkit.flow.repository import changed_engines
@@ -124,6 +127,7 @@ def _write(
         for _, place, drift in looked
         for each in drift
     }
+    states |= {str(each.relative_to(out)): _NO_POOL for each in spare} if check else {}
     files = sorted(str((place / name).relative_to(out)) for each, place in found for name in each.files)
     result: dict[str, Any] = {
         "schema": 1,
@@ -134,6 +138,8 @@ def _write(
     }
     for rendered, place in found:
         _report(rendered.engine_problems(place), place, result)
+    if spare:
+        _tell_spare(spare, out, result, check=check)
     if check and states:
         _show_drift(looked, out, result)
     for rendered, place, _ in looked:
@@ -149,6 +155,18 @@ def _write(
     for rendered, place, drift in looked:
         state = "as they should be" if check else f"{len(drift)} changed"
         show(f"{place}: {many(len(rendered.files), 'file')}, {state}")
+
+
+def _tell_spare(spare: Sequence[Path], out: Path, result: Mapping[str, Any], *, check: bool) -> None:
+    """Tell of repositories that nobody is sent to any more; a server may still run on them, so they stay."""
+    hint = f"stop what serves them, and remove {', '.join(map(str, spare))}"
+    if not check:
+        warn(Problem(_NO_POOL, file=str(each), hint=hint, severity=Severity.WARNING) for each in spare)
+        return
+    for each in spare:
+        say(f"{each}: {_NO_POOL}")
+    message = f"{', '.join(each.name for each in spare)}: {_NO_POOL}"
+    fail(DriftError(message, path=out, hint=hint), result)
 
 
 def _report(found: Sequence[Problem], folder: Path, result: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,6 +81,13 @@ class Rendered:
 def place_of(out: Path, name: str, pool: str | None) -> Path:
     """Return where the repository of a pool lies: below the folder by its name, or there if only one is asked for."""
     return out if name == pool else out / name
+
+
+def left_over(out: Path, places: Collection[Path]) -> list[Path]:
+    """Return the repositories below a folder that trtkit wrote for pools which the contract has no more."""
+    from trtkit.triton.folder import RECORD
+
+    return sorted(record.parent for record in out.glob(f"*/{RECORD}") if record.parent not in places)
 
 
 def render_pools(
