@@ -63,6 +63,13 @@ def test_what_kept_requests_from_their_promises_is_counted(trtkit, contract):
     assert "; bound by " in out
 
 
+def test_a_long_simulation_tells_how_far_it_is(trtkit, contract):
+    _, _, err = run(trtkit, contract, "--engines", 2, "--rate", 10, "--duration", 3000)
+    assert "simulation of 2 engines, seed 0 ...\n" in err
+    assert "simulation of 2 engines, seed 0: done in " in err
+    assert "simulation" not in run(trtkit, contract, "--engines", 2)[2]
+
+
 def document_of(out, name):
     return next(row for row in json.loads(out)["classes"] if row["class_name"] == name)
 

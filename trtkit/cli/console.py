@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 ProgressCallback = Callable[[str, int, "int | None"], None]
 """``(what, done, total)``; ``total`` is None while unknown."""
-_COUNTS_STEPS = frozenset({"engine"})
-"""Work whose amounts are no bytes."""
+SIMULATION = "simulation"
+_COUNTS_STEPS = frozenset({"engine", SIMULATION})
+"""First words of work whose amounts are no bytes."""
 _TELL_EVERY_S = 10.0
 """Between two lines about one step, where there is no terminal for a bar."""
 
@@ -179,23 +180,26 @@ def _bars() -> Iterator[ProgressCallback]:
         TransferSpeedColumn,
     )
 
-    class OfBytes(ProgressColumn):
-        """Shows a column for work that counts bytes; other work is one step of one, or counts steps."""
+    class Counted(ProgressColumn):
+        """Shows a column for work that counts bytes, or also for such that counts steps; else it is one step of one."""
 
-        def __init__(self, column: ProgressColumn) -> None:
+        def __init__(self, column: ProgressColumn, *, only_bytes: bool = True) -> None:
             super().__init__()
             self._column = column
+            self._only_bytes = only_bytes
 
         def render(self, task: Task) -> RenderableType:
-            counts_bytes = (task.total or 0) > 1 and task.description not in _COUNTS_STEPS
-            return self._column.render(task) if counts_bytes else ""
+            counts_steps = task.description.split(" ")[0] in _COUNTS_STEPS
+            shows = (task.total or 0) > 1 and not (self._only_bytes and counts_steps)
+            return self._column.render(task) if shows else ""
 
     columns = (
         SpinnerColumn(finished_text="✓"),
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         TimeElapsedColumn(),
-        *(OfBytes(column()) for column in (DownloadColumn, TransferSpeedColumn, TimeRemainingColumn)),
+        *(Counted(column()) for column in (DownloadColumn, TransferSpeedColumn)),
+        Counted(TimeRemainingColumn(), only_bytes=False),
     )
     tasks: dict[str, Any] = {}
     with Progress(*columns, console=Console(stderr=True)) as bars:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from trtkit.cli.console import Output, read_contract, say, show, show_json, warn
+from trtkit.cli.console import SIMULATION, Output, progress, read_contract, say, show, show_json, warn
 from trtkit.cli.options import ConfigOption, ContractArgument, OutputOption, SetOption
 from trtkit.cli.simulate_options import (
     MOST,
@@ -99,8 +99,12 @@ def simulate(
     if per_s and trace and duration is None:
         length_s = len(arrivals.trace) / per_s
     site = Site(file.contract, pools, Traffic(mix, per_s, length_s))
-    found = wanted or _find(site, range(seeds), most or MOST)
-    answer = _Answer.of(site, modelled, found, range(seeds), has_plan=plan is not None)
+    with progress() as report:
+        site.on_progress = lambda counts, seed, come, total: report(
+            f"{SIMULATION} of {_numbers(site, counts)} engines, seed {seed}", come, total
+        )
+        found = wanted or _find(site, range(seeds), most or MOST)
+        answer = _Answer.of(site, modelled, found, range(seeds), has_plan=plan is not None)
     if output is Output.JSON:
         show_json(answer.document())
     else:

@@ -10,7 +10,7 @@ from functools import cache, cached_property
 from trtkit.bench.account import ClassAccount, binds, kept
 from trtkit.bench.mix import Mix
 from trtkit.bench.sim.engine import Engine, EngineModel, Job
-from trtkit.bench.sim.fleet import SimClass, Simulation, sim_classes
+from trtkit.bench.sim.fleet import PROGRESS_REQUESTS, SimClass, Simulation, sim_classes
 from trtkit.bench.sim.score import account_of, sample_of
 from trtkit.contract.models import Contract
 from trtkit.contract.pools import DEFAULT_POOL
@@ -20,6 +20,8 @@ from trtkit.plan.types import EngineLimits, Plan, Zones
 from trtkit.proxy.admission import Admission, PoolSpec, terms_of
 
 OnTry = Callable[["Counts", Mapping[str, float]], None]
+OnProgress = Callable[["Counts", int, int, int], None]
+"""Engines, seed, and how many of its requests have come, of how many."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +107,17 @@ Counts = tuple[int, ...]
 class Site:
     """A contract's service on modelled engines; pools come by the length of their prompts."""
 
-    def __init__(self, contract: Contract, pools: Sequence[SimPool], traffic: Traffic) -> None:
+    def __init__(
+        self,
+        contract: Contract,
+        pools: Sequence[SimPool],
+        traffic: Traffic,
+        on_progress: OnProgress = lambda *_: None,
+    ) -> None:
         self.contract = contract
         self.pools = pools
         self.traffic = traffic
+        self.on_progress = on_progress
         self.classes: list[SimClass] = sim_classes(
             contract.classes, terms_of(contract.classes, contract.admission.holdback)
         )
@@ -128,7 +137,10 @@ class Site:
         """Simulate one seed on so many engines."""
         jobs = self.traffic.jobs(seed)
         models = [pool.model for pool in self.pools]
-        Simulation(self._admission(engines), self.classes, *models).run(jobs)
+        simulation = Simulation(self._admission(engines), self.classes, *models)
+        simulation.run(jobs, lambda come: self.on_progress(engines, seed, come, len(jobs)))
+        if len(jobs) > PROGRESS_REQUESTS:
+            self.on_progress(engines, seed, len(jobs), len(jobs))
         return jobs
 
     def runs(self, engines: Counts, seeds: Sequence[int]) -> list[list[Job]]:

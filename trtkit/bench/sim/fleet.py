@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush, heapreplace
@@ -12,6 +12,9 @@ from heapq import heappop, heappush, heapreplace
 from trtkit.bench.sim.engine import Engine, EngineModel, Job
 from trtkit.contract.service import ServiceClass
 from trtkit.proxy.admission import Abort, Admission, Decision, Dispatch, Request, Terms, TimeLimits
+
+PROGRESS_REQUESTS = 20_000
+"""Between two calls about progress: about a second; a shorter run has none."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +103,13 @@ class Simulation:
         self.fleet = Fleet(model for pool, model in pools for _ in pool.backends)
         self._jobs: dict[str, Job] = {}
 
-    def run(self, jobs: Sequence[Job]) -> None:
-        """Let the requests arrive, and go on until none is left."""
+    def run(self, jobs: Sequence[Job], on_progress: Callable[[int], None] = lambda _: None) -> None:
+        """Let the requests arrive, and go on until none is left; now and then tell how many have come."""
         with _uncollected():
             for number, job in enumerate(jobs):
                 self._run_until(job.arrival_s)
+                if number and not number % PROGRESS_REQUESTS:
+                    on_progress(number)
                 key = str(number)
                 self._jobs[key] = job
                 job.key = key
