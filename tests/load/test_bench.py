@@ -160,8 +160,28 @@ async def test_what_ended_before_an_interruption_is_told_and_kept(contract, fake
     document = json.loads(out)
     assert process.returncode == document["error"]["exit_code"] == 5
     assert "interrupted" in document["error"]["message"]
-    assert [run["seed"] for run in document["runs"]] == [0]
-    assert len(requests.read_text().splitlines()) == document["runs"][0]["tally"]["requests"]
+    assert [run["seed"] for run in document["runs"] if not run["discarded"]] == [0]
+    kept = sum(run["tally"]["requests"] for run in document["runs"])
+    assert len(requests.read_text().splitlines()) == kept
+
+
+async def test_what_had_ended_of_an_interrupted_run_is_kept_and_counts_nowhere(fake, filler):
+    contract = Contract.model_validate(yaml.safe_load(TEXT))
+    told = []
+    async with Target(fake.address, filler) as target:
+        mix = mix_of(contract, (), limits=contract.engine.limits)
+        experiment = Experiment(target, contract, mix, filler, 60.0, on_run=told.append)
+        run = asyncio.create_task(experiment.run(20.0, 0))
+        await asyncio.sleep(1.5)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+    (kept,) = experiment.runs
+    assert told == [experiment]
+    assert 5 < kept.tally.requests == len(experiment.samples[20.0, 0]) < 100
+    assert kept.duration_s < 3
+    assert f"discarded: interrupted: {kept.tally.requests} of its" in experiment.result({}).warnings[0]
+    assert experiment.goodput_capacity() is None
 
 
 async def test_manners_do_not_change_the_capacity(bench, fake):

@@ -141,7 +141,8 @@ async def test_the_loop_is_open(target, fake):
         yield final_chunk(request)
 
     fake.script = script
-    samples = await fire_at(target, [Shot(0.05 * n, "a", "ask", 3) for n in range(6)])
+    samples = []
+    await fire_at(target, [Shot(0.05 * n, "a", "ask", 3) for n in range(6)], samples)
     assert samples[-1].at_s < 0.5
     assert all(0 <= each.lag_s < 0.2 for each in samples)
 

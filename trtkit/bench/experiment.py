@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,13 +103,31 @@ class Experiment:
     on_run: Callable[[Experiment], None] = lambda _: None
 
     async def run(self, rate_per_s: float, seed: int) -> Run:
-        """Send one run's requests and count them; a run whose client was late is kept, and counts nowhere."""
+        """Send one run's requests and count them.
+
+        A run whose client was late is kept, and counts nowhere; so is what had ended of one that is cancelled.
+        """
         shots = self.mix.shots(self.filler, rate_per_s=rate_per_s, duration_s=self.duration_s, seed=seed)
-        samples = await fire_at(self.target, shots)
-        buckets = self.buckets or self.contract.admission.length_buckets
-        tallier = Tallier(self.contract.classes, buckets, self.contract.objective.attainment)
+        samples: list[Measured] = []
         last_s = shots[-1].at_s if shots else 0.0
         length_s = self.mix.length_s(last_s, rate_per_s, self.duration_s)
+        try:
+            await fire_at(self.target, shots, samples)
+        except asyncio.CancelledError:
+            if samples:
+                until_s = max(each.at_s + each.ended_s for each in samples)
+                why = f"interrupted: {len(samples)} of its {len(shots)} requests had ended"
+                self._keep(rate_per_s, seed, samples, min(length_s, until_s), discarded=why)
+            raise
+        samples.sort(key=lambda each: each.at_s)
+        return self._keep(rate_per_s, seed, samples, length_s)
+
+    def _keep(
+        self, rate_per_s: float, seed: int, samples: list[Measured], length_s: float, discarded: str = ""
+    ) -> Run:
+        """Count what was measured in so many seconds of arrivals."""
+        buckets = self.buckets or self.contract.admission.length_buckets
+        tallier = Tallier(self.contract.classes, buckets, self.contract.objective.attainment)
         tally = tallier.tally(samples, length_s, self.mix.arrivals.step_end_s(self.duration_s))
         run = Run(
             rate_per_s,
@@ -118,7 +137,7 @@ class Experiment:
             rho=rate_per_s / self.capacity.rate_per_s if self.capacity else None,
             sent_per_s=len(samples) / max([length_s, *(each.at_s for each in samples)]),
             load_average=round(os.getloadavg()[0], 2),
-            discarded=self._discarded(tally),
+            discarded=discarded or self._discarded(tally),
         )
         self.runs.append(run)
         self.samples[rate_per_s, seed] = samples

@@ -221,16 +221,16 @@ class _Watch:
         )
 
 
-async def fire_at(target: Target, shots: Sequence[Shot]) -> list[Measured]:
-    """Send every shot at its time, and await them all."""
+async def fire_at(target: Target, shots: Sequence[Shot], done: list[Measured]) -> None:
+    """Send every shot at its time, and await them all; whoever has ended is in ``done``, also after a cancellation."""
     start_s = time.monotonic()
 
-    async def one(shot: Shot) -> Measured:
+    async def one(shot: Shot) -> None:
         await asyncio.sleep(max(0.0, start_s + shot.at_s - time.monotonic()))
         at_s = time.monotonic() - start_s
-        return await target.ask(shot, at_s, at_s - shot.at_s)
+        done.append(await target.ask(shot, at_s, at_s - shot.at_s))
 
-    return list(await asyncio.gather(*(one(shot) for shot in shots)))
+    await asyncio.gather(*(one(shot) for shot in shots))
 
 
 @dataclass(frozen=True)

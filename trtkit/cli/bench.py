@@ -139,7 +139,7 @@ def bench(
         raise InputError("--calibration needs the plan, and the model is not here", hint=hint)
     failure = _perform(job, target, capacity_target or target, files, plan)
     if keeper.result is None:
-        raise failure or StageError("interrupted before the first run ended", hint="let it run")
+        raise failure or StageError("interrupted before a request had ended", hint="let it run")
     _tell(keeper.result, output, slo_check=slo_check, failure=failure)
 
 
@@ -155,7 +155,10 @@ def _perform(job: Job, target: str, behind: str, files: Files, plan: Plan | None
 
     try:
         if not run_until_signal(work()):
-            return StageError("interrupted: only the runs that had ended are told of", hint="let it run")
+            return StageError(
+                "interrupted: only runs that had ended count; of the last, what had ended is told",
+                hint="let it run",
+            )
     except TrtkitError as error:
         return error
     except OSError as error:
