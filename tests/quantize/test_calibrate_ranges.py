@@ -68,9 +68,15 @@ def test_what_transformers_does_not_take_is_an_error_of_the_source(model, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "name", ["model.norm.weight", "model.layers.0.input_layernorm.weight", "model.embed_tokens.weight"]
+    "name",
+    [
+        "model.norm.weight",
+        "model.layers.0.input_layernorm.weight",
+        "model.embed_tokens.weight",
+        "model.layers.0.mlp.down_proj.weight",
+    ],
 )
-def test_ranges_of_a_sibling_with_other_norms_are_refused(name, model, tmp_path, write):
+def test_ranges_of_a_sibling_are_refused_also_for_the_cache_alone(name, model, tmp_path, write):
     folder = model("llama")
     ranges_of(folder)
     file, ranges = folder / "model.safetensors", tmp_path / "ranges.safetensors"
@@ -78,8 +84,18 @@ def test_ranges_of_a_sibling_with_other_norms_are_refused(name, model, tmp_path,
     save(file, {key: values.astype(ml_dtypes.bfloat16) for key, values in tensors.items()})
     write(folder, "fp8", ranges=ranges)
     save(file, tensors | {name: tensors[name] + np.float32(0.5)})
-    with pytest.raises(ContractError, match="norms, biases or embeddings were others"):
-        write(folder, "fp8", ranges=ranges)
+    with pytest.raises(ContractError, match="norms, biases, embeddings or weights were others"):
+        write(folder, "none", kv_cache="int8", ranges=ranges)
+
+
+def test_ranges_of_another_rotation_are_refused(model, tmp_path, write):
+    folder = model("llama")
+    ranges_of(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] |= {"rope_theta": 5e5}
+    (folder / "config.json").write_text(json.dumps(config | {"eos_token_id": 2, "dtype": "torch.float32"}))
+    with pytest.raises(ContractError, match=r"rotary_base was 10000\.0, and the source's is 500000\.0"):
+        write(folder, "fp8", ranges=tmp_path / "ranges.safetensors")
 
 
 def test_rows_of_weights_are_recorded(model):

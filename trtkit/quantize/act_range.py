@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from trtkit.catalog.architectures.architecture import Arrange, When
+from trtkit.catalog.model import ModelConfig
 from trtkit.checkpoint.blocks import row_order
 from trtkit.checkpoint.condense import condense
 from trtkit.checkpoint.expected import architecture_of
@@ -27,7 +28,7 @@ from trtkit.checkpoint.mapping import MappedTensor
 from trtkit.checkpoint.safetensors import Array, TensorInfo, numpy_dtype, read_header, read_metadata
 from trtkit.errors import ContractError, InputError, Problem
 from trtkit.plan.layers import HEAD
-from trtkit.quantize.digest import SURROUNDINGS, surroundings_digest
+from trtkit.quantize.digest import EXCERPT, NUMERICS, excerpt_digest, numerics
 from trtkit.quantize.histogram import BINS
 from trtkit.quantize.linear import Linear
 from trtkit.quantize.sharing import sharing_input
@@ -164,7 +165,7 @@ class ActRange:
             *self._surplus(linears),
             *self._uneven(linears),
             *self._foreign(linears, kinds),
-            *self._other_surroundings(mapped),
+            *self._other_model(linears[0].layout.config, mapped),
         ]
         if problems:
             raise ContractError(condense(problems, file=str(self.path)))
@@ -219,13 +220,19 @@ class ActRange:
                     name = self._name(linear, index, _WEIGHT)
                     yield Problem(message, name, "the ranges are of another model: " + _AGAIN)
 
-    def _other_surroundings(self, mapped: Sequence[MappedTensor]) -> Iterator[Problem]:
-        told = self.said.get(SURROUNDINGS)
-        if isinstance(told, str) and told != (found := surroundings_digest(mapped)):
-            message = (
-                f"norms, biases or embeddings were others: {told[:12]}, and the source's are {found[:12]}"
-            )
-            yield Problem(message, SURROUNDINGS, "the ranges are of another model: " + _AGAIN)
+    def _other_model(self, config: ModelConfig, mapped: Sequence[MappedTensor]) -> Iterator[Problem]:
+        """Yield what the file says of its model that is not so of the source."""
+        hint = "the ranges are of another model: " + _AGAIN
+        told = self.said.get(NUMERICS)
+        if isinstance(told, dict):
+            found = numerics(config)
+            for key in sorted(told.keys() | found.keys()):
+                if (was := told.get(key)) != (now := found.get(key)):
+                    yield Problem(f"the model's {key} was {was}, and the source's is {now}", NUMERICS, hint)
+        told = self.said.get(EXCERPT)
+        if isinstance(told, str) and told != (digest := excerpt_digest(mapped)):
+            message = f"norms, biases, embeddings or weights were others: {told[:12]}, the source's are {digest[:12]}"
+            yield Problem(message, EXCERPT, hint)
 
     def _read(self, linear: Linear, index: int, kind: str) -> Floats:
         name = self._name(linear, index, kind)

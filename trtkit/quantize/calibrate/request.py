@@ -15,7 +15,7 @@ from trtkit.quantize.calibrate.data import Data
 from trtkit.quantize.calibrate.layers import LinearGroup, ModelLayers
 from trtkit.quantize.calibrate.purpose import Purpose, Unreached
 from trtkit.quantize.calibrate.samples import SampleSet
-from trtkit.quantize.digest import SURROUNDINGS, surroundings_digest, weights_digest
+from trtkit.quantize.digest import EXCERPT, NUMERICS, excerpt_digest, numerics, weights_digest
 from trtkit.quantize.fingerprint import FINGERPRINT
 
 
@@ -104,7 +104,8 @@ def describe(
     return {
         "schema": 1,
         "weights_sha256": weights_digest(layers.mapped),
-        SURROUNDINGS: surroundings_digest(layers.mapped),
+        EXCERPT: excerpt_digest(layers.mapped),
+        NUMERICS: numerics(source.config),
         "config_sha256": hashlib.sha256((source.folder / "config.json").read_bytes()).hexdigest(),
         "architecture": source.config.architecture,
         "for": request.purpose.value,
