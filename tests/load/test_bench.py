@@ -123,6 +123,7 @@ async def test_a_missed_objective_exits_6_with_the_document(bench, fake):
         (("--rate", "1", "--scale", "nan"), "'--scale'"),
         (("--rho", "1", "--capacity", "nan"), "'--capacity'"),
         (("--rate", "1", "--html", "/nonexistent/x.html"), "--html cannot be written"),
+        (("--rate", "1", "--html", "/proc/x.html"), "--html cannot be written"),
         (("--rate", "1", "--html", "x", "--requests", "x"), "name one file twice"),
         (("--rate", "1", "--slo-check", "--set", "classes.a.sheddable=true"), "has nothing to check"),
         (("--rho", "1", "--capacity-target", "h"), "is no HOST:PORT"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -37,9 +37,9 @@ class Files:
             if path.resolve() in inputs:
                 what = f"{name} would overwrite the file of {inputs[path.resolve()]}"
                 raise InputError(what, path=path, hint="name another file")
-            if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+            if path.is_dir() or not _takes_files(path.parent):
                 raise InputError(
-                    f"{name} cannot be written", path=path, hint="name a file in a folder that exists"
+                    f"{name} cannot be written", path=path, hint="name a file in a folder that takes one"
                 )
 
     def write(self, experiment: Experiment, result: BenchResult) -> None:
@@ -53,6 +53,15 @@ class Files:
                 for each in samples
             )
             write_whole(self.requests, "".join(lines))
+
+
+def _takes_files(folder: Path) -> bool:
+    """Tell by trying: of some folders the system says that root may write to them."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 @dataclass
