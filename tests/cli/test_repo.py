@@ -100,10 +100,14 @@ def test_the_repository_of_a_pool_that_is_no_more_is_told_of_and_stays(trtkit, c
     short, long = ["--set", "pools.standard={}"], ["--set", "pools.long={min_prompt_tokens: 8}"]
     command = ("repo", contract, "-o", tmp_path / "repos")
     assert trtkit(*command, *short, *long)[0] == 0
+    assert trtkit("repo", contract, "-o", tmp_path / "repos" / "another")[0] == 0
+    (tmp_path / "repos/standard/ensemble/config.pbtxt").write_text("# edited\n")
     code, _, err = trtkit(*command, *short, "--check")
-    assert (code, "long: the contract has no such pool" in err) == (7, True)
-    code, _, err = trtkit(*command, *short)
-    assert (code, "the contract has no such pool" in err) == (0, True)
+    assert code == 7
+    assert "1 file not as it would be written; long: the contract has no such pool" in err
+    for _ in range(2):
+        code, _, err = trtkit(*command, *short, "--overwrite")
+        assert (code, "repos/long" in err, "another" in err) == (0, True, False)
     assert (tmp_path / "repos/long/.trtkit-files").is_file()
 
 

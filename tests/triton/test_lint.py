@@ -125,6 +125,16 @@ def test_an_engine_that_contradicts_is_named(served, part, key, value, message):
     assert any(message in problem.message for problem in lint(served)), lint(served)
 
 
+def test_a_parameter_whose_value_comes_first_counts_too(served):
+    first = 'backend: "tensorrtllm"\n'
+    edit(
+        served / "tensorrt_llm/config.pbtxt",
+        first,
+        f'{first}parameters {{ value {{ string_value: "1" }} key: "max_beam_width" }}\n',
+    )
+    assert any("max_beam_width is written 2 times" in problem.message for problem in lint(served))
+
+
 def test_ranks_of_another_build_are_named(served):
     (served / "tensorrt_llm/1/engine/rank1.engine").write_text("e")
     assert any("rank1.engine in" in problem.message for problem in lint(served)), lint(served)

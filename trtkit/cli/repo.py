@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _DIFF_LINES = 40
 _NO_POOL = "the contract has no such pool"
+_SPARE = "stop what serves it, and remove the folder"
 
 
 def register(app: typer.Typer) -> None:
@@ -118,7 +119,7 @@ def _write(
     spare: Sequence[Path],
 ) -> None:
     """Write or check one repository, or that of each pool; nothing is written before all were looked at."""
-    from trtkit.flow.repository import changed_engines
+    from trtkit.flow.repository import changed_engines, record_pools
 
     warn(dict.fromkeys(each for rendered, _ in found for each in rendered.plan.warnings))
     looked = [(rendered, place, rendered.drifts(place)) for rendered, place in found]
@@ -138,10 +139,10 @@ def _write(
     }
     for rendered, place in found:
         _report(rendered.engine_problems(place), place, result)
-    if spare:
-        _tell_spare(spare, out, result, check=check)
     if check and states:
-        _show_drift(looked, out, result)
+        _show_drift(looked, spare, out, result)
+    # A server may still run on them, so they stay.
+    warn(Problem(_NO_POOL, file=str(each), hint=_SPARE, severity=Severity.WARNING) for each in spare)
     for rendered, place, _ in looked:
         if not check:
             rendered.write(place, overwrite=overwrite)
@@ -149,24 +150,14 @@ def _write(
                 rendered.link(place, engine)
         changed = changed_engines(place) if check else []
         _report([*changed, *rendered.problems(place)], place, result)
+    if not check:
+        record_pools(out, [place for _, place in found])
     if output is Output.JSON:
         show_json(result)
         return
     for rendered, place, drift in looked:
         state = "as they should be" if check else f"{len(drift)} changed"
         show(f"{place}: {many(len(rendered.files), 'file')}, {state}")
-
-
-def _tell_spare(spare: Sequence[Path], out: Path, result: Mapping[str, Any], *, check: bool) -> None:
-    """Tell of repositories that nobody is sent to any more; a server may still run on them, so they stay."""
-    hint = f"stop what serves them, and remove {', '.join(map(str, spare))}"
-    if not check:
-        warn(Problem(_NO_POOL, file=str(each), hint=hint, severity=Severity.WARNING) for each in spare)
-        return
-    for each in spare:
-        say(f"{each}: {_NO_POOL}")
-    message = f"{', '.join(each.name for each in spare)}: {_NO_POOL}"
-    fail(DriftError(message, path=out, hint=hint), result)
 
 
 def _report(found: Sequence[Problem], folder: Path, result: Mapping[str, Any]) -> None:
@@ -180,7 +171,10 @@ def _report(found: Sequence[Problem], folder: Path, result: Mapping[str, Any]) -
 
 
 def _show_drift(
-    looked: Sequence[tuple[Rendered, Path, Sequence[Drift]]], out: Path, result: Mapping[str, Any]
+    looked: Sequence[tuple[Rendered, Path, Sequence[Drift]]],
+    spare: Sequence[Path],
+    out: Path,
+    result: Mapping[str, Any],
 ) -> None:
     count = 0
     for _, place, drift in looked:
@@ -192,5 +186,11 @@ def _show_drift(
                 say(f"    {line}")
             if len(lines) > _DIFF_LINES:
                 say(f"    ... {many(len(lines) - _DIFF_LINES, 'line')} more")
-    hint = f"run: trtkit repo {looked[0][0].file.path} -o {out}"
-    fail(DriftError(f"{many(count, 'file')} not as it would be written", path=out, hint=hint), result)
+    for folder in spare:
+        say(f"{folder}: {_NO_POOL}")
+    told = [f"{many(count, 'file')} not as it would be written"] if count else []
+    hints = [f"run: trtkit repo {looked[0][0].file.path} -o {out}"] if count else []
+    if spare:
+        told.append(f"{', '.join(folder.name for folder in spare)}: {_NO_POOL}")
+        hints.append(_SPARE)
+    fail(DriftError("; ".join(told), path=out, hint="; ".join(hints)), result)

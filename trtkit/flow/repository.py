@@ -23,6 +23,9 @@ from trtkit.plan import Plan
 if TYPE_CHECKING:
     from trtkit.triton.folder import Drift
 
+_POOLS = ".trtkit-pools"
+"""Beside the repositories of pools: their names, a line for each."""
+
 
 @dataclass(frozen=True)
 class Rendered:
@@ -84,10 +87,26 @@ def place_of(out: Path, name: str, pool: str | None) -> Path:
 
 
 def left_over(out: Path, places: Collection[Path]) -> list[Path]:
-    """Return the repositories below a folder that trtkit wrote for pools which the contract has no more."""
+    """Return the repositories that were written below a folder for pools which the contract has no more."""
     from trtkit.triton.folder import RECORD
 
-    return sorted(record.parent for record in out.glob(f"*/{RECORD}") if record.parent not in places)
+    named = (out / name for name in _pools_of(out))
+    return sorted(each for each in named if each not in places and (each / RECORD).is_file())
+
+
+def record_pools(out: Path, places: Collection[Path]) -> None:
+    """Note which pools have their repositories below a folder, those that are left over among them."""
+    names = {place.name for place in (*places, *left_over(out, places)) if place.parent == out}
+    if names:
+        (out / _POOLS).write_text("".join(f"{name}\n" for name in sorted(names)), encoding="utf-8")
+
+
+def _pools_of(out: Path) -> list[str]:
+    try:
+        names = (out / _POOLS).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [name for name in names if Path(name).name == name]
 
 
 def render_pools(

@@ -80,7 +80,7 @@ def _of_engines(engines: list[Model], ports: Ports, hostfile: str, shm_prefix: s
     # A number that the configuration gives goes before what a machine usually has.
     given = engines[0].text("num_nodes")
     gpus = min(model.built.gpus_per_node for model in engines if model.built)
-    nodes = int(given) if given.isdigit() else -(-world // gpus)
+    nodes = int(given) if given.isascii() and given.isdigit() else -(-world // gpus)
     many = len(engines) > 1 or sum(group.count for group in engines[0].config.instance_group) > 1
     return Launch(
         _mount(engines[0], engines[0].text("gpt_model_path")),

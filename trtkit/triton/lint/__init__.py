@@ -16,7 +16,10 @@ from trtkit.triton.lint.parameters import parameter_problems
 from trtkit.triton.lint.settings import settings_problems
 from trtkit.triton.lint.wiring import wiring_problems
 
-_PARAMETER = re.compile(r"^[^#\n]*\bparameters\s*:?\s*\[?\s*\{\s*key\s*:\s*[\"']([^\"'\n]+)", re.MULTILINE)
+_PARAMETER = re.compile(
+    r"^[^#\n]*\bparameters\s*:?\s*\[?\s*\{\s*(?:value\s*:?\s*\{[^{}]*\}\s*,?\s*)?key\s*:\s*[\"']([^\"'\n]+)",
+    re.MULTILINE,
+)
 
 
 def lint(repo: Path, line: str | None = None, *, linked: bool = True) -> list[Problem]:

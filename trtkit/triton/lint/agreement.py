@@ -69,7 +69,7 @@ def _engine(model: Model, built: Any, line: str | None) -> Iterator[Problem]:
     if built.max_batch_size is not None and config.max_batch_size > built.max_batch_size:
         message = f"{config.max_batch_size} requests, the engine takes {built.max_batch_size}"
         yield model.problem(message, "max_batch_size", rebuild)
-    if built.max_beam_width is not None and beams.isdigit() and int(beams) > built.max_beam_width:
+    if built.max_beam_width is not None and _is_number(beams) and int(beams) > built.max_beam_width:
         message = f"{beams} beams, the engine has {built.max_beam_width}"
         yield model.problem(message, "parameters.max_beam_width", rebuild)
     yield from _pool(model, built)
@@ -84,7 +84,7 @@ def _pool(model: Model, built: Any) -> Iterator[Problem]:
     """Check the KV cache; without paged context attention no block is read by another request or piece."""
     tokens = model.text("max_tokens_in_paged_kv_cache")
     windows = model.text("max_attention_window_size")
-    if built.max_seq_len and tokens.isdigit() and int(tokens) < built.max_seq_len and not windows:
+    if built.max_seq_len and _is_number(tokens) and int(tokens) < built.max_seq_len and not windows:
         message = f"{tokens} tokens are less than one request may take, {built.max_seq_len}"
         yield model.warning(message, "parameters.max_tokens_in_paged_kv_cache", "give it more")
     for key in ("enable_kv_cache_reuse", "enable_chunked_context"):
@@ -93,6 +93,10 @@ def _pool(model: Model, built: Any) -> Iterator[Problem]:
             yield model.problem(
                 message, f"parameters.{key}", "set it to false, or build with use_paged_context_fmha"
             )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def _dtype(tensor: Any) -> str:
