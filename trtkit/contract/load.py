@@ -22,6 +22,7 @@ from trtkit.errors import ContractError, InputError, Problem, Severity
 
 Key = tuple[str | int, ...]
 _MOST_KEYS = 100_000
+_SHOWN_CHARS = 120
 
 
 class _Loader(yaml.SafeLoader):
@@ -38,8 +39,13 @@ class _Loader(yaml.SafeLoader):
             return super().construct_object(node, deep)
         except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
             kind = node.tag.rpartition(":")[2]
-            message = f"{node.value!r} is no {kind} ({error}); quote it where text is meant"
+            message = f"{_shown(node.value)} is no {kind} ({error}); quote it where text is meant"
             raise yaml.constructor.ConstructorError(None, None, message, node.start_mark) from error
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}... ({len(text):,} characters)"
 
 
 def _integer(_: _Loader, node: yaml.Node) -> int:
@@ -243,7 +249,7 @@ def _explain(item: Any, path: Path, lines: Mapping[Key, int]) -> Problem:
     """Turn one pydantic error into what, allowed values and the nearest match."""
     key: Key = tuple(part for part in item["loc"] if part != "[key]")
     kind, given = item["type"], item.get("input")
-    message, hint = f"{item['msg']}, got {given!r}", ""
+    message, hint = f"{item['msg']}, got {_shown(given)}", ""
     if kind == "extra_forbidden":
         names = list(_fields_at(key[:-1]))
         old = OLD_KEYS.get(str(key[-1]))
