@@ -28,7 +28,7 @@ from trtkit.flow.inspect import inspect
 from trtkit.flow.verify import verify_folder
 
 pytest.importorskip("tensorrt_rtx")
-pytest.importorskip("onnx")
+onnx = pytest.importorskip("onnx")
 
 INT8_WEIGHTS = {"quantization": {"quant_algo": "W8A16", "kv_cache_quant_algo": None}}
 EVERY = [75, 80, 86, 89, 120, 121]
@@ -142,6 +142,32 @@ def test_one_engine_for_some_gpus_comes_with_a_script_for_the_others(tmp_path, c
     assert verify_folder(out)[1] == []
     (out / "stray.engine").write_bytes(b"")
     assert [each.file for each in verify_folder(out)[1]] == [str(out / "stray.engine")]
+
+
+@pytest.mark.parametrize("name", [PROFILES_FILE, SCRIPT_FILE])
+def test_a_script_for_other_gpus_that_is_not_there_is_told(tmp_path, checkpoint, name):
+    folder, out = checkpoint(), tmp_path / "engine"
+    out.mkdir()
+    RtxBackend().compile(folder, out, plan_for(folder, gpu="h100-sxm"), silent, tmp_path / "compile.log")
+    assert inspect(out).problems == ()
+    os.truncate(out / name, 0)
+    assert [each.message for each in inspect(out).problems] == ["the file is empty"]
+    (out / name).unlink()
+    assert [each.message for each in inspect(out).problems] == ["the file is missing"]
+
+
+@pytest.mark.parametrize(("key", "value"), [("offset", "abc"), ("length", "")])
+def test_a_weight_whose_place_is_no_number_is_told(tmp_path, checkpoint, key, value):
+    folder, out = checkpoint(), tmp_path / "engine"
+    out.mkdir()
+    plan = plan_for(folder, backend="onnx", gpu=None, threads=2)
+    OnnxBackend().compile(folder, out, plan, silent, tmp_path / "compile.log")
+    model = onnx.load(str(out / "model.onnx"), load_external_data=False)
+    tensor = next(each for each in model.graph.initializer if each.external_data)
+    next(each for each in tensor.external_data if each.key == key).value = value
+    (out / "model.onnx").write_bytes(model.SerializeToString())
+    (problem,) = inspect(out).problems
+    assert problem.message.startswith("a weight's place is no place")
 
 
 def test_the_graph_alone_is_an_engine_for_onnx_runtime(tmp_path, checkpoint):

@@ -57,6 +57,24 @@ def test_without_a_device_it_says_so(folder):
     with pytest.raises(EnvironmentLacks, match="there is no CUDA device") as caught:
         open_engine(folder())
     assert "engine.backend: onnx" in caught.value.hint
+    assert "needs driver 580 or later, found " in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 2024", "535.183.01"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.15  Release Build", "570.86.15"),
+        ("NVRM version: something else", "one of unknown version"),
+    ],
+)
+@pytest.mark.skipif(SM is not None, reason="there is a device")
+def test_the_driver_that_was_found_is_named(tmp_path, monkeypatch, line, version):
+    file = tmp_path / "version"
+    file.write_text(f"{line}\nGCC version: gcc version 12.2.0\n")
+    monkeypatch.setattr("trtkit.engine.slots.cuda._DRIVER_FILE", file)
+    with pytest.raises(EnvironmentLacks, match=f"found {version}"):
+        Device()
 
 
 @pytest.mark.skipif(SM is not None, reason="there is a device")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -13,6 +15,7 @@ Address = int
 _CUDA = "CUDA: "
 _DRIVER = "driver 580 or later"
 """What CUDA 13 asks for, which TensorRT for RTX and the bindings are of."""
+_DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
 class Device:
@@ -94,8 +97,21 @@ def _first(cuda: Any, call: Callable[[], tuple[Any, ...]]) -> Any:
         return _result(cuda, call())
     except (StageError, RuntimeError) as error:  # the bindings' own, where there is no driver
         said = str(error).removeprefix(_CUDA)
-        hint = f"serve it where `nvidia-smi` shows a GPU and {_DRIVER}; engine.backend: onnx runs the graph on the CPU"
-        raise EnvironmentLacks(f"there is no CUDA device: {said}", hint=hint) from None
+        hint = (
+            "serve it where `nvidia-smi` shows a GPU and that driver; engine.backend: onnx runs it on the CPU"
+        )
+        message = f"there is no CUDA device: {said}; it needs {_DRIVER}, found {_found_driver()}"
+        raise EnvironmentLacks(message, hint=hint) from None
+
+
+def _found_driver() -> str:
+    """Return the version of the loaded kernel module, as the first line of its file has it."""
+    try:
+        line = _DRIVER_FILE.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "none"
+    version = re.search(r"\b\d{3,}\.\d+(\.\d+)?\b", line)
+    return version[0] if version else "one of unknown version"
 
 
 def _result(cuda: Any, answer: tuple[Any, ...]) -> Any:

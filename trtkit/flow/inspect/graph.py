@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trtkit.engine.graph.spec import DATA_FILE, MODEL_FILE
+from trtkit.engine.rtx.elsewhere import PROFILES_FILE, SCRIPT_FILE
 from trtkit.errors import Problem
 from trtkit.flow.inspect.finding import Amount, Finding
 
@@ -22,6 +23,7 @@ def inspect_graph(folder: Path, found: Finding, config: Mapping[str, Any]) -> Fi
     runtime = config.get("runtime")
     runtime = runtime if isinstance(runtime, Mapping) else {}
     names = [MODEL_FILE, DATA_FILE, *([str(runtime["engine"])] if runtime.get("engine") else [])]
+    names += [PROFILES_FILE, SCRIPT_FILE] if runtime.get("other_sms") else []
     sizes = {name: (folder / name).stat().st_size for name in names if (folder / name).is_file()}
     problems = [
         Problem("the file is missing", file=str(folder / name), hint=_BUILD_AGAIN)
@@ -47,7 +49,9 @@ def inspect_graph(folder: Path, found: Finding, config: Mapping[str, Any]) -> Fi
 def _details(runtime: Mapping[str, Any]) -> dict[str, Any]:
     words = {"engine_sms": "compiled for", "other_sms": "to be compiled on"}
     return {
-        word: ", ".join(f"SM {sm}" for sm in runtime[key]) for key, word in words.items() if runtime.get(key)
+        word: ", ".join(f"SM {sm}" for sm in runtime[key])
+        for key, word in words.items()
+        if isinstance(runtime.get(key), list) and runtime[key]
     }
 
 
@@ -63,9 +67,12 @@ def _weights(folder: Path, have: int | None) -> tuple[dict[str, Amount], list[Pr
         return {}, [Problem("not an ONNX model", file=str(path), hint=_BUILD_AGAIN)]
     dtypes: dict[str, Amount] = {}
     need = 0
-    for dtype, elements, start, size in _external(model.graph.initializer):
-        dtypes[dtype] = dtypes.get(dtype, Amount()) + Amount(1, elements, size)
-        need = max(need, start + size)
+    try:
+        for dtype, elements, start, size in _external(model.graph.initializer):
+            dtypes[dtype] = dtypes.get(dtype, Amount()) + Amount(1, elements, size)
+            need = max(need, start + size)
+    except ValueError as error:
+        return {}, [Problem(f"a weight's place is no place: {error}", file=str(path), hint=_BUILD_AGAIN)]
     if have is None or have >= need:
         return dtypes, []
     message = f"cut off: the graph needs {need:,} bytes, the file has {have:,}"
