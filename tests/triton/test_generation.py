@@ -107,6 +107,13 @@ def test_streamed_weights_and_trees_of_drafts_reach_the_runtime():
     assert drafted["decoding_mode"].string_value == "medusa"
 
 
+@pytest.mark.parametrize(("rank", "told"), [(64, None), (128, "128")])
+def test_the_cache_of_adapters_takes_the_ranks_that_the_engine_does(rank, told):
+    plan = planned("1.2", lora={"modules": ["attn_q"], "max_rank": rank})
+    found = configs(plan)["tensorrt_llm"].parameters["lora_cache_max_adapter_size"].string_value or None
+    assert found == told
+
+
 def test_more_ranks_than_a_machine_has_gpus_are_spread_over_several():
     plan = planned()
     many = replace(plan, target=replace(plan.target, ranks=replace(plan.target.ranks, tp=8, pp=2)))

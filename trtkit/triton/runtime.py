@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trtkit.plan.types import Plan
 from trtkit.triton.config import flag
-from trtkit.triton.generation import Generation
+from trtkit.triton.generation import ENGINE_PARAMETERS, Generation
 
 WORKER = "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker"
 POLL_PERIOD_MS = 100
@@ -36,7 +36,7 @@ def tensorrt_parameters(plan: Plan, generation: Generation, *, model_path: str) 
     values = engine_parameters(
         plan, engine_path=f"{model_path}/engine", tokenizer_path=f"{model_path}/tokenizer"
     )
-    values |= _speculation(plan) | _context(plan) | _weights(plan) | _nodes(plan)
+    values |= _speculation(plan) | _context(plan) | _weights(plan) | _nodes(plan) | _adapters(plan)
     return generation.keep(values | {"executor_worker_path": WORKER})
 
 
@@ -82,6 +82,13 @@ def _braced(path: tuple[int, ...]) -> str:
 def _weights(plan: Plan) -> dict[str, str]:
     share = plan.target.gpu_weights_fraction if plan.target else None
     return {} if share is None else {"gpu_weights_percent": str(share)}
+
+
+def _adapters(plan: Plan) -> dict[str, str]:
+    """Return the largest rank that the cache of adapters takes, where it is above the back end's own."""
+    rank = plan.target.build_flags.get("max_lora_rank", 0) if plan.target else 0
+    name = "lora_cache_max_adapter_size"
+    return {name: str(rank)} if int(rank) > int(ENGINE_PARAMETERS[name].default or 0) else {}
 
 
 def _nodes(plan: Plan) -> dict[str, str]:
