@@ -87,7 +87,7 @@ class Front:
             if sample.name == f"trtkit_proxy_{name}" and labels.items() <= sample.labels.items()
         )
 
-    async def until(self, expected, name, within_s=3.0, **labels) -> None:
+    async def until(self, expected, name, within_s=20.0, **labels) -> None:
         fits = expected if callable(expected) else float(expected).__eq__
         end_s = time.monotonic() + within_s
         while fits(await self.metric(name, **labels)) is not True:

@@ -26,7 +26,9 @@ from trtkit.plan.types import EngineLimits, Zones
 from trtkit.proxy.config import Endpoint, PoolConfig
 from trtkit.triton.server import TritonServer
 
-QUICK = {"probe_period_s": 0.1, "probe_timeout_s": 0.5}
+QUICK = {"probe_period_s": 0.1}
+IMPATIENT = {**QUICK, "probe_timeout_s": 1.0}
+"""For tests in which a server says nothing; a machine that pauses must not look like one."""
 ZONES = Zones(10_000, 100_000, 4)
 SHORT_LIMITS = EngineLimits(
     max_batch_size=4, max_input_len=50, max_seq_len=100, max_num_tokens=512, tokens_per_block=32
@@ -191,12 +193,12 @@ async def test_a_server_that_takes_the_connection_and_says_nothing_gets_no_reque
     server = await asyncio.start_server(mute, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        front = await serve(f"127.0.0.1:{port}", fake.address, **QUICK)
+        front = await serve(f"127.0.0.1:{port}", fake.address, **IMPATIENT)
         assert len(await timed(ask(front.address))) == 3
         await front.until(0, "backend_up", backend="0")
         start_s = time.monotonic()
         assert len(await ask(front.address)) == 3
-        assert time.monotonic() - start_s < 1
+        assert time.monotonic() - start_s < 2
 
 
 PACED = """
@@ -232,10 +234,10 @@ async def other_process():
 
 
 async def test_a_server_that_was_stopped_hurts_nobody_else_and_is_taken_back(serve, spawn):
-    classes = {**CLASSES, "standard": ServiceClass(priority=2, timeouts=Timeouts(inter_token_ms=400.0))}
+    classes = {**CLASSES, "standard": ServiceClass(priority=2, timeouts=Timeouts(inter_token_ms=1000.0))}
     async with other_process() as (process, frozen), FakeTriton() as healthy:
         front = await serve(
-            *(frozen, healthy.address), classes=classes, stop_patience_s=0.5, linger_s=0.1, **QUICK
+            *(frozen, healthy.address), classes=classes, stop_patience_s=0.5, linger_s=0.1, **IMPATIENT
         )
         await front.until(2, "backend_up")
         stuck = spawn(ask(front.address, "endless"))
@@ -251,23 +253,23 @@ async def test_a_server_that_was_stopped_hurts_nobody_else_and_is_taken_back(ser
             start_s = time.monotonic()
             assert len(await ask(front.address)) == 3
             took_s.append(time.monotonic() - start_s)
-        assert max(took_s) < 1
-        await front.until(0, "inflight_requests", within_s=6)
+        assert max(took_s) < 2
+        await front.until(0, "inflight_requests")
         process.send_signal(signal.SIGCONT)
-        await front.until(1, "backend_up", backend="0", within_s=6)
+        await front.until(1, "backend_up", backend="0")
         assert (await trailers_of(front, "other words"))["trtkit-backend"] == "0"
 
 
 async def test_while_the_only_server_is_stuck_requests_are_refused_at_once(serve):
     async with other_process() as (process, frozen):
-        front = await serve(frozen, **QUICK)
+        front = await serve(frozen, **IMPATIENT)
         assert len(await ask(front.address)) == 3
         process.send_signal(signal.SIGSTOP)
         await front.until(0, "backend_up")
         start_s = time.monotonic()
         trailers = await trailers_of(front)
         assert (trailers["trtkit-reason"], trailers["trtkit-constraint"]) == ("no_backend", "server")
-        assert time.monotonic() - start_s < 1
+        assert time.monotonic() - start_s < 2
 
 
 async def test_a_busy_server_that_streams_is_not_taken_for_stuck(serve, spawn):

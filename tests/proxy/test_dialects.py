@@ -74,7 +74,7 @@ class Real:
     address: str
     repo: Path
 
-    async def event(self, kind, prompt, within_s=5.0) -> dict:
+    async def event(self, kind, prompt, within_s=20.0) -> dict:
         end_s = time.monotonic() + within_s
         while not (found := self._events(kind, prompt)):
             assert time.monotonic() < end_s, f"no {kind} of {prompt}"

@@ -221,7 +221,7 @@ async def test_an_engine_that_tells_nothing_keeps_its_slot_for_as_long_as_the_re
     cancelled_s = time.monotonic()
     await front.until(1, "cancelling_requests")
     await front.until(0, "inflight_requests")
-    assert 0.3 < time.monotonic() - cancelled_s < 1.5
+    assert 0.3 < time.monotonic() - cancelled_s < 5
     assert fake.running == 0
 
 

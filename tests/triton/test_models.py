@@ -1,7 +1,6 @@
 """The Python models inside a real tritonserver, in front of a real engine."""
 
 import json
-import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 
@@ -241,9 +240,8 @@ def test_requests_run_side_by_side(ask):
     """A short request overtakes a long one: the BLS model holds nobody up."""
     long = ask("tensorrt_llm_bls", text_input="a", **LONG)
     next(iter(long))
-    start = time.monotonic()
     assert len(text(ask("tensorrt_llm_bls", text_input="b", max_tokens=5))) > 0
-    assert time.monotonic() - start < 1
+    assert long.finals == 0
     long.cancel()
 
 
