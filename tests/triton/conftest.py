@@ -287,7 +287,7 @@ def gauge(server):
 def eventually():
     """Wait for a condition; what lies behind it happens in another process."""
 
-    def wait(condition, within_s: float) -> None:
+    def wait(condition, within_s: float = 20) -> None:
         deadline = time.monotonic() + within_s
         while not condition():
             assert time.monotonic() < deadline, f"not within {within_s} s"

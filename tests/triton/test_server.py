@@ -81,7 +81,7 @@ def test_dead_stub_is_noticed_although_triton_reports_health(started, eventually
     (stub,) = started._stubs
     assert started.alive()
     os.kill(stub.pid, signal.SIGKILL)
-    eventually(lambda: not started.alive(), 2)
+    eventually(lambda: not started.alive())
     assert f"postprocessing_0_0 (pid {stub.pid}) died" in started.failure()
     with urlopen(f"{started.http_url}/v2/health/ready") as answer:
         assert answer.status == 200
@@ -89,7 +89,7 @@ def test_dead_stub_is_noticed_although_triton_reports_health(started, eventually
 
 def test_the_first_failure_stays_and_a_broken_server_stops_quietly(started, eventually):
     os.kill(started._stubs[0].pid, signal.SIGKILL)
-    eventually(started.failure, 2)
+    eventually(started.failure)
     first = started.failure()
     started.stop()
     assert started.failure() == first
@@ -99,15 +99,15 @@ def test_the_first_failure_stays_and_a_broken_server_stops_quietly(started, even
 
 def test_crashed_server_is_noticed_and_cleaned_up(started, eventually):
     os.kill(started._pid, signal.SIGKILL)
-    eventually(lambda: "ended by SIGKILL" in started.failure(), 2)
+    eventually(lambda: "ended by SIGKILL" in started.failure())
     assert traces(started._pid, started._shm_prefix) == NOTHING
 
 
 def test_killed_keeper_takes_the_server_down_and_stop_cleans_up(started, eventually):
     os.kill(started._keeper.pid, signal.SIGKILL)
-    eventually(lambda: not started.alive(), 2)
+    eventually(lambda: not started.alive())
     started.stop()
-    eventually(lambda: traces(started._pid, started._shm_prefix) == NOTHING, 2)
+    eventually(lambda: traces(started._pid, started._shm_prefix) == NOTHING)
 
 
 def test_killed_owner_leaves_nothing(small_repo, tmp_path, eventually):
@@ -119,7 +119,7 @@ def test_killed_owner_leaves_nothing(small_repo, tmp_path, eventually):
     )
     assert owner.returncode == -signal.SIGKILL
     pid, prefix = owner.stdout.split()
-    eventually(lambda: traces(pid, prefix) == NOTHING, 15)
+    eventually(lambda: traces(pid, prefix) == NOTHING)
 
 
 def test_model_that_fails_to_load_is_named_with_the_decisive_line(small_repo, tmp_path):

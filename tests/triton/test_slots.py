@@ -99,7 +99,7 @@ def test_a_cancelled_stream_frees_its_slot(ask, gauge, eventually, byte_level_to
     for stream in streams:
         next(iter(stream))
     waiting = ask("tensorrt_llm", **request(byte_level_tokenizer, "fox", 5))
-    eventually(lambda: gauge('="waiting"') == 1, 2)
+    eventually(lambda: gauge('="waiting"') == 1)
     assert gauge('="scheduled"') == gauge('request_type="max"') == SLOTS
     # A slot of 1000 tokens is 32 blocks; each holds what its tokens fill.
     assert gauge('kv_cache_block_type="max"') == SLOTS * 32
@@ -108,7 +108,7 @@ def test_a_cancelled_stream_frees_its_slot(ask, gauge, eventually, byte_level_to
     assert len(tokens(waiting)) == 5
     for stream in streams[1:]:
         stream.cancel()
-    eventually(lambda: gauge("active") == gauge('="used"') == 0, 1)
+    eventually(lambda: gauge("active") == gauge('="used"') == 0)
 
 
 def test_what_cannot_be_honoured_is_refused_by_name(ask, byte_level_tokenizer):
