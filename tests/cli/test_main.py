@@ -165,7 +165,13 @@ def test_an_interrupt_is_quiet_from_the_first_import_on(module):
 
 
 @pytest.mark.parametrize(
-    "fault", ["ImportError('libtorch_cpu.so: undefined symbol')", "OSError('no libcudart.so')"]
+    "fault",
+    [
+        "ImportError('libtorch_cpu.so: undefined symbol')",
+        "OSError('no libcudart.so')",
+        "RuntimeError('built for another numpy')",
+        "ValueError('numpy.dtype size changed')",
+    ],
 )
 def test_a_library_that_cannot_be_loaded_is_what_the_environment_lacks(tmp_path, tiny_llama, fault):  # noqa: F811
     (tmp_path / "broken" / "torch").mkdir(parents=True)

@@ -68,6 +68,17 @@ def test_comments_stay_beside_what_they_are_about(old):
     assert "build_flags" not in text
 
 
+def test_a_comment_above_a_section_stays_there_when_the_one_before_gains_or_loses_its_last_key(old):
+    text = OLD.replace("classes:", "# what was promised\nclasses:")
+    for last in ("gpu: a100-80", "lora: {modules: [attn_q], max_rank: 8}"):
+        head, _, rest = text.partition("engine:\n")
+        keys = ["backend: tensorrt", *{"gpu: a100-80", last}]
+        keys.sort(key=last.__eq__)
+        old.write_text(f"{head}engine:\n  " + "\n  ".join(keys) + "\n" + rest[rest.index("# what") :])
+        moved = migrate(load_contract(old), BackendName.LLMAPI, gpu="h100-sxm").text
+        assert "\n# what was promised\nclasses:" in moved
+
+
 @pytest.mark.parametrize("backend", EXPORTED)
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_contracts_move_to_ones_that_can_be_planned(path, backend):

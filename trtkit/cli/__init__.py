@@ -125,17 +125,21 @@ def _run() -> None:
         raise EnvironmentLacks(
             f"this needs the package {package}, which is not installed", hint=hint
         ) from None
-    except ImportError as error:
+    except Exception as error:
         _tell_broken_package(error)
         raise
 
 
-def _tell_broken_package(error: ImportError | OSError) -> None:
+def _tell_broken_package(error: Exception) -> None:
     """Raise the error of an extra's package that was being imported, from a file that the loader could not load."""
     if isinstance(error, OSError) and error.errno is not None:
         return
-    frames = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    package = next((name for each in frames if (name := each.partition(".")[0]) in _EXTRA_OF), None)
+    frames = [
+        frame.f_globals.get("__name__", "").partition(".")[0]
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+        if isinstance(error, (ImportError, OSError)) or frame.f_code.co_name == "<module>"
+    ]
+    package = next((name for name in frames if name in _EXTRA_OF), None)
     if package is not None:
         hint = f"pip install --force-reinstall 'trtkit[{_EXTRA_OF[package]}]'"
         message = f"the package {package} is installed and cannot be loaded: {error}"

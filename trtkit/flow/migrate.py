@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,10 @@ def _loaded(file: ContractFile) -> Any:
     yaml.preserve_quotes = True
     text = file.path.read_text(encoding="utf-8")
     # What aliases share cannot be changed in one place of the document: it is written out, without the comments.
-    document = plain_values(text) if _ALIAS.search(text) else yaml.load(text)
+    if _ALIAS.search(text):
+        document: Any = plain_values(text)
+    else:
+        _bind_comments(document := yaml.load(text))
     for override in file.overrides:
         *parents, leaf = override.partition("=")[0].split(".")
         section = document
@@ -139,6 +143,31 @@ def _loaded(file: ContractFile) -> Any:
             section = section.setdefault(parent, {})
         section[leaf] = override_value(override)
     return document
+
+
+def _bind_comments(section: Any) -> None:
+    """Hang what stands above a key on that key: ruamel hangs it on the value before, which may go or get company."""
+    from ruamel.yaml.error import CommentMark
+    from ruamel.yaml.tokens import CommentToken
+
+    for before, key in pairwise(list(section)):
+        holder, last = section, before
+        while hasattr(value := holder[last], "ca") and value and not value.fa.flow_style():
+            holder, last = value, list(value)[-1] if isinstance(value, dict) else len(value) - 1
+        place = 2 if isinstance(holder, dict) else 0
+        comments = holder.ca.items.get(last)
+        if comments is None or comments[place] is None:
+            continue
+        beside, _, above = comments[place].value.partition("\n")
+        comments[place].value = f"{beside}\n"
+        if not beside:
+            comments[place] = None
+        mark = CommentMark(section.lc.key(key)[1])
+        entry = section.ca.items.setdefault(key, [None] * 4)
+        entry[1] = [CommentToken(line.lstrip(" "), mark) for line in above.splitlines(True)] + (entry[1] or [])
+    for value in section.values():
+        if isinstance(value, dict):
+            _bind_comments(value)
 
 
 def _leaves(section: Any, prefix: str = "") -> Iterator[str]:
