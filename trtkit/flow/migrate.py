@@ -164,7 +164,9 @@ def _bind_comments(section: Any) -> None:
             comments[place] = None
         mark = CommentMark(section.lc.key(key)[1])
         entry = section.ca.items.setdefault(key, [None] * 4)
-        entry[1] = [CommentToken(line.lstrip(" "), mark) for line in above.splitlines(True)] + (entry[1] or [])
+        entry[1] = [CommentToken(line.lstrip(" "), mark) for line in above.splitlines(True)] + (
+            entry[1] or []
+        )
     for value in section.values():
         if isinstance(value, dict):
             _bind_comments(value)
